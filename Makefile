@@ -1,0 +1,53 @@
+# Everything a newcomer needs: `make demo`, then `make test`. Only Python 3.11 – 3.13 is expected on the machine.
+.DEFAULT_GOAL := help
+.PHONY: help install demo test engine check format bench clean
+
+SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '$(SUPPORTED)' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+PURE := index/*,scorers/*,gateway/inject.py,gateway/breaker.py
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/.made:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.13 with venv found; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+.venv/.runtime: .venv/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/.dev: .venv/.runtime
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+install: .venv/.dev ## set up .venv with everything for development
+
+demo: .venv/.runtime ## three simulated pods and the gateway: a pull, named (ARGS=--once ends after the story)
+	$(BIN)/p2p-gateway demo $(ARGS)
+
+test: install ## all tests but the real-engine suite; pure packages at 100 % branch coverage
+	$(BIN)/python -m pytest -m 'not engine' --cov --cov-report=
+	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=100 --show-missing --skip-covered
+
+engine: install ## two real vLLM pods on the CPU, real NIXL pulls
+	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v
+
+check: install ## format, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## rewrite the sources as `check` wants them
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: install ## cost per event, per match, per request, with peers where they install (ONLY=index,decision,proxy)
+	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
+
+clean: ## remove what was built; the engine environment is outside the checkout and stays
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
