@@ -1,0 +1,201 @@
+"""The configuration, as the frozen structs that the gateway uses.
+
+YAML decodes straight into these: an unknown key, a wrong type or a value out of range is refused with its path, and
+there is no second representation to drift from the first. Durations are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from scorers import AnyPicker, AnyScorer, KvUtilization, MaxScore, Prefix, Queue
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+ListenPort = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]  # event loops cannot wait for YAML's .inf
+Positive = Annotated[int, Meta(ge=1)]
+
+_LAST_PORT = 65535
+_HOST = r"\[[0-9a-f:.]+(?:%\w+)?\]|[^\s/?#@:\[\]]+"
+_ADDRESS = re.compile(rf"({_HOST}):([0-9]+)", re.IGNORECASE)
+_HTTP_URL = re.compile(rf"(https?)://({_HOST})(?::([0-9]+))?/*", re.IGNORECASE)
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Listen(_Section, frozen=True):
+    """Where the gateway serves. Port 0 takes any free port, which the start-up line then names."""
+
+    host: str = "0.0.0.0"
+    port: ListenPort = 8080
+
+
+class PodConfig(_Section, frozen=True):
+    """One vLLM pod.
+
+    `kv_events` and `kv_replay` name rank 0's endpoints; rank r is at port + r. Where `kv_events` is left out, the pod
+    is asked (`GET /kv_event_sources`, vLLM ≥ 0.32). `p2p` is `HOST:PORT` of rank 0, exactly as the pod was told to
+    advertise it: pods recognise each other by that very string. Left out, it is the host of `url` and the `p2p.port` of
+    the configuration.
+    """
+
+    url: str
+    role: Literal["both"] = "both"
+    kv_events: str | None = None
+    kv_replay: str | None = None
+    p2p: str | None = None
+    data_parallel_size: Positive = 1
+    labels: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        http_address(self.url)
+        events = None if self.kv_events is None else self._first(tcp_address(self.kv_events))
+        replay = None if self.kv_replay is None else self._first(tcp_address(self.kv_replay))
+        if self.p2p is not None:
+            self._first(split_address(self.p2p))
+        if replay is None:
+            return
+        if events is None:
+            raise ValueError("kv_replay needs kv_events beside it")
+        if events[0] == replay[0] and abs(events[1] - replay[1]) < self.data_parallel_size:
+            raise ValueError(
+                f"kv_events and kv_replay share ports: each takes {self.data_parallel_size}, upwards from its own"
+            )
+
+    def _first(self, address: tuple[str, int]) -> tuple[str, int]:
+        require_ports(address[1], self.data_parallel_size)
+        return address
+
+    @property
+    def name(self) -> str:
+        """`host:port`, the pod's identity."""
+        return http_address(self.url)
+
+
+class Tokens(_Section, frozen=True):
+    """How a prompt becomes token ids: `pod` asks a pod (`POST /tokenize`); `auto` picks the best way there is."""
+
+    backend: Literal["auto", "pod"] = "auto"
+    timeout: Seconds = 2.0
+    memo_tokens: Annotated[int, Meta(ge=0)] = 8_000_000
+    max_batch: Positive = 16
+
+
+class Placement(_Section, frozen=True):
+    """Scorers (each 0…1 per pod, times its weight) and the picker over their sum."""
+
+    scorers: tuple[AnyScorer, ...] = (Prefix(), Queue(), KvUtilization())
+    picker: AnyPicker = MaxScore()
+
+    def __post_init__(self) -> None:
+        twice = [kind for kind, n in Counter(type(scorer) for scorer in self.scorers).items() if n > 1]
+        if twice:
+            raise ValueError(f"scorer {twice[0].__struct_config__.tag!r} is listed twice")
+
+
+class P2P(_Section, frozen=True):
+    """Pulls between pods. A source is named when it leads the chosen pod by `min_cached_token_delta` tokens."""
+
+    enabled: bool = True
+    port: Port = 5710
+    min_cached_token_delta: Positive = 2048
+
+
+class Poll(_Section, frozen=True):
+    """How pods are watched: `/health` and `/metrics` every `interval`; down after `failures` failed polls in a row."""
+
+    interval: Seconds = 1.0
+    timeout: Seconds = 3.0
+    failures: Positive = 2
+    max_age: Seconds = 10.0
+
+
+class Limits(_Section, frozen=True):
+    """Bounds on one request. `attempts` counts the first try; a retry never goes to the same pod."""
+
+    max_body: Positive = 64 * 1024 * 1024
+    attempts: Positive = 3
+    connect_timeout: Seconds = 2.0
+    first_byte_timeout: Seconds = 600.0
+    idle_timeout: Seconds = 300.0
+    drain_timeout: Seconds = 30.0
+
+
+class Breaker(_Section, frozen=True):
+    """A pod that failed `failures` requests in a row is left out for `cooldown`, then tried with one request."""
+
+    failures: Positive = 3
+    cooldown: Seconds = 5.0
+
+
+class Log(_Section, frozen=True):
+    """One JSON object per line on standard error, or text for a person."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "text"] = "text"
+
+
+class Config(_Section, frozen=True):
+    """The whole file. Only `pods` has no default."""
+
+    pods: Annotated[tuple[PodConfig, ...], Meta(min_length=1)]
+    listen: Listen = Listen()
+    tokens: Tokens = Tokens()
+    placement: Placement = Placement()
+    p2p: P2P = P2P()
+    poll: Poll = Poll()
+    limits: Limits = Limits()
+    breaker: Breaker = Breaker()
+    log: Log = Log()
+
+    def __post_init__(self) -> None:
+        twice = [name for name, n in Counter(pod.name for pod in self.pods).items() if n > 1]
+        if twice:
+            raise ValueError(f"pod {twice[0]} is listed twice")
+        for pod in self.pods:
+            if pod.p2p is None:
+                require_ports(self.p2p.port, pod.data_parallel_size)
+
+
+def http_address(url: str) -> str:
+    """`host:port` of an http(s) URL that is nothing but scheme, host and port. Raises ValueError for any other."""
+    match = _HTTP_URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"{url!r} is not scheme, host and port such as http://10.0.0.1:8000")
+    scheme, host, port = match[1].lower(), match[2].lower(), match[3]
+    return f"{host}:{_port(port, url) if port else 443 if scheme == 'https' else 80}"
+
+
+def tcp_address(endpoint: str) -> tuple[str, int]:
+    """Host (`*` allowed) and port of a ZMQ endpoint `tcp://host:port`. Raises ValueError."""
+    if not endpoint.startswith("tcp://"):
+        raise ValueError(f"{endpoint!r} is not an endpoint such as tcp://10.0.0.1:5557")
+    return split_address(endpoint.removeprefix("tcp://"))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` → host without brackets, port. Raises ValueError."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        hint = "; an IPv6 host needs brackets" if address.count(":") > 1 else ""
+        raise ValueError(f"{address!r} is not host:port{hint}")
+    return match[1].strip("[]"), _port(match[2], address)
+
+
+def require_ports(first: int, ranks: int) -> None:
+    """Raise ValueError unless every rank has a port, upwards from the first."""
+    last = first + ranks - 1
+    if last > _LAST_PORT:
+        raise ValueError(f"port {first} leaves rank {ranks - 1} none: {last} is over {_LAST_PORT}")
+
+
+def _port(digits: str, where: str) -> int:
+    if not 1 <= (port := int(digits)) <= _LAST_PORT:
+        raise ValueError(f"{where!r}: port {digits} is not in 1 … {_LAST_PORT}")
+    return port

@@ -1,0 +1,26 @@
+"""Take the best total."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+_TIE = 1e-9
+"""Totals closer than this are one: sums of the same terms differ by rounding, formulas by far more."""
+
+
+class MaxScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="max-score"):
+    """The highest total; among ties every candidate with the same probability.
+
+    Without the shuffle the first pod in the list would get every request that nothing tells apart. O(candidates).
+    """
+
+    def pick(self, totals: Sequence[float], coordinate: float) -> int:
+        """Return the index of the highest total, the coordinate in [0, 1) deciding ties.
+
+        Raises ValueError for no totals or a coordinate outside [0, 1).
+        """
+        if not 0 <= coordinate < 1:
+            raise ValueError(f"coordinate must be in [0, 1), not {coordinate}")
+        best = max(totals)
+        tied = [index for index, total in enumerate(totals) if best - total <= _TIE]
+        return tied[int(coordinate * len(tied))]
