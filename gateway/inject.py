@@ -1,0 +1,108 @@
+r"""Set or remove `kv_transfer_params` in a request body without touching another byte of it.
+
+The body is not decoded and encoded again: a pod must see the duplicate keys, number formats, escapes and white space
+its client sent, and a long prompt should cost one copy. So the members of the top-level object are found in the bytes.
+
+A pod pulls from wherever this key points, so a client's own must go in every spelling an engine would accept. JSON
+allows only `\u00XX` as another way to write a letter or underscore, so the pattern below matches a string token exactly
+when it decodes to the key. Most bodies hold neither the plain spelling nor such an escape and take the fast path, two
+substring searches.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+_KEY = "kv_transfer_params"
+_KEY_BYTES = _KEY.encode()
+
+
+def _spellings(character: str) -> str:
+    escaped = "".join(f"[{digit}{digit.upper()}]" for digit in f"{ord(character):04x}")
+    return rf"(?:{character}|\\u{escaped})"
+
+
+_KEY_TOKEN = re.compile(f'"{"".join(map(_spellings, _KEY))}"'.encode())
+
+_SPACE = rb"[ \t\n\r]*+"
+_OPENING = re.compile(rb"(%b\{)%b(\}?)" % (_SPACE, _SPACE))
+_NAME = re.compile(rb'%b("[^"\\]*+(?:\\.[^"\\]*+)*+")%b:%b' % (_SPACE, _SPACE, _SPACE), re.DOTALL)
+_SEPARATOR = re.compile(rb"%b([,}])" % _SPACE)
+_DECODER = json.JSONDecoder(parse_int=str)  # str: no limit of digits
+_MAX_MEMBERS = 1000  # a request has tens; each costs a step in Python, so a hostile million would hold up everyone
+
+
+class _Member(NamedTuple):
+    start: int  # behind the brace or comma before it
+    end: int  # at the comma or brace behind it
+    is_ours: bool
+
+
+def with_kv_transfer_params(body: bytes, params: bytes | None) -> bytes:
+    """Return `body` whose one top-level `kv_transfer_params` is `params`, or that has none when `params` is None.
+
+    `body` is a valid JSON object in UTF-8 without byte order mark (the caller has parsed it); `params` is valid JSON.
+    Every member of that name goes, however escaped or repeated, with its comma and the white space around it; ours
+    becomes the first member; all other bytes stay as sent, in order. Nested objects are not looked into.
+
+    Raises ValueError when the first byte that is not white space is not `{`; and, of a body that may hold the key, when
+    it turns out not to be JSON, nests too deeply or has over 1000 members. O(bytes) in C, and one step in Python per
+    top-level member where the key may occur.
+    """
+    opening = _OPENING.match(body)
+    if opening is None:
+        raise ValueError("the body is not a JSON object")
+    head, is_empty, start = opening[1], bool(opening[2]), opening.end(1)
+    member = b"" if params is None else b'"%b":%b' % (_KEY_BYTES, params)
+    if _may_hold_key(body):
+        return _replaced(body, start, member)
+    if not member:
+        return body
+    return b"".join((head, member, b"" if is_empty else b",", memoryview(body)[start:]))
+
+
+def remote_kv_source(host: str, port: int, kv_request_id: str) -> bytes:
+    """Return the params, as JSON, of a request that pulls from `host`:`port`.
+
+    The pair must be the very one that the source was configured with; `port` includes the rank's offset. Each attempt
+    needs a fresh `kv_request_id`.
+    """
+    source = {"kv_request_id": kv_request_id, "remote_host": host, "remote_port": port}
+    return msgspec.json.encode({"remote_kv_source": source})
+
+
+def _may_hold_key(body: bytes) -> bool:
+    return (_KEY_BYTES in body or b"\\u00" in body) and _KEY_TOKEN.search(body) is not None
+
+
+def _replaced(body: bytes, start: int, member: bytes) -> bytes:
+    view = memoryview(body)
+    members = list(_members(body, start))
+    kept = [view[each.start : each.end] for each in members if not each.is_ours]
+    return b"".join((view[:start], b",".join([member, *kept] if member else kept), view[members[-1].end :]))
+
+
+def _members(body: bytes, start: int) -> Iterator[_Member]:
+    # A value's end is found by decoding it: its shape is the client's, and a loop over its tokens in Python would let
+    # a few MB of brackets hold up everyone for seconds. Latin-1 keeps offsets in the text equal to those in the body.
+    text = body.decode("latin-1")
+    for _ in range(_MAX_MEMBERS):
+        name = _NAME.match(body, start)
+        separator = name and _SEPARATOR.match(body, _value_end(text, name.end()))
+        if not name or not separator:
+            raise ValueError("the body is not valid JSON")
+        yield _Member(start, separator.start(1), _KEY_TOKEN.fullmatch(name[1]) is not None)
+        if separator[1] == b"}":
+            return
+        start = separator.end()
+    raise ValueError(f"the body has more than {_MAX_MEMBERS} members")
+
+
+def _value_end(text: str, start: int) -> int:
+    try:
+        return _DECODER.raw_decode(text, start)[1]
+    except RecursionError as error:
+        raise ValueError("the body is nested too deeply") from error
