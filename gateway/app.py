@@ -1,0 +1,90 @@
+"""The composition root: the only place where the parts of a gateway are made and handed to each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+
+import aiohttp
+import zmq.asyncio
+from aiohttp import web
+
+from config.schema import Config
+from gateway.decision import Decider
+from gateway.fleet import Fleet
+from gateway.handler import Handler
+from gateway.metrics import Metrics
+from gateway.pods import Pod, PodTable
+from gateway.poller import EventSource, Poller
+from gateway.proxy import Proxy
+from gateway.routes import Routes
+from gateway.subscriber import Subscriber
+from gateway.tokens import Tokenizer
+from gateway.upstream import PodApi
+from index import Publisher, RadixIndex
+
+# uvicorn, in front of vLLM, closes an idle connection after 5 s: dropping ours first avoids sending into a closing one.
+_KEEPALIVE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A wired gateway: what serves, what runs beside it, what drains it."""
+
+    application: web.Application
+    fleet: Fleet
+    handler: Handler
+    pods: PodTable
+    index: RadixIndex
+
+
+@asynccontextmanager
+async def gateway(config: Config) -> AsyncIterator[Gateway]:
+    """Make every part; on exit close what was opened."""
+    index = RadixIndex()
+    pods = PodTable(
+        (Pod(spec, p2p_port=config.p2p.port, breaker=config.breaker) for spec in config.pods),
+        max_load_age=config.poll.max_age,
+    )
+    metrics = Metrics(pods, index)
+    limits = config.limits
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    zmq_context = zmq.asyncio.Context()
+    session = aiohttp.ClientSession(
+        connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    )
+
+    async def subscribe(pod: Pod, source: EventSource) -> None:
+        publisher = Publisher(pod.name, source.rank)
+        await Subscriber(zmq_context, pod, publisher, source, index=index, metrics=metrics).run()
+
+    async with session:
+        api = PodApi(session)
+        decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
+        handler = Handler(
+            pods=pods,
+            tokenizer=Tokenizer(api, config.tokens),
+            decider=decider,
+            proxy=Proxy(session, limits),
+            metrics=metrics,
+            limits=limits,
+        )
+        routes = Routes(
+            handler=handler, pods=pods, index=index, decider=decider, metrics=metrics, max_body=limits.max_body
+        )
+        fleet = Fleet(
+            pods=pods,
+            poller=Poller(api, config.poll),
+            index=index,
+            subscribe=subscribe,
+            metrics=metrics,
+            poll=config.poll,
+        )
+        try:
+            yield Gateway(routes.application(), fleet, handler, pods, index)
+        finally:
+            zmq_context.destroy(linger=0)

@@ -1,0 +1,90 @@
+"""`p2p-gateway`: serve, and what an operator asks beside it. Exit code 3: it cannot start as configured."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from config.load import Config, ConfigError, from_urls, load
+from gateway import logs, pod_args
+from gateway.server import StartError, serve
+
+CANNOT_START = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except (ConfigError, StartError) as error:
+        print(f"p2p-gateway: {error}", file=sys.stderr)  # noqa: T201 - the one line a person reads
+        return CANNOT_START
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="p2p-gateway",
+        description="One OpenAI endpoint in front of vLLM pods that pull KV blocks from each other.",
+    )
+    parser.add_argument("--version", action="version", version=version("p2p-gateway"))
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (YAML); see config/gateway.yaml")
+    parser.add_argument(
+        "--pod", action="append", default=[], metavar="URL", help="serve this pod with defaults; repeatable"
+    )
+    parser.add_argument("--host", help="listen here instead of where the configuration says")
+    parser.add_argument("--port", type=int, help="likewise")
+    parser.set_defaults(run=_serve)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    pods = commands.add_parser("pod-args", help="print the environment and flags that a vLLM pod needs")
+    pod_args.add_arguments(pods)
+    pods.set_defaults(run=pod_args.run)
+    schema = commands.add_parser("schema", help="print the configuration's JSON schema")
+    schema.set_defaults(run=_schema)
+    demo = commands.add_parser("demo", help="simulated pods, a short story that ends in a pull, a gateway to look at")
+    demo.add_argument("--once", action="store_true", help="end after the story")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = _config(args)
+    logs.configure(config.log)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config))
+    return 0
+
+
+def _config(args: argparse.Namespace) -> Config:
+    if args.config is not None and args.pod:
+        raise ConfigError("--config and --pod exclude each other: list the pods in the file")
+    config = load(args.config) if args.config is not None else from_urls(args.pod)
+    listen = config.listen
+    if args.host is not None:
+        listen = msgspec.structs.replace(listen, host=args.host)
+    if args.port is not None:
+        listen = msgspec.structs.replace(listen, port=args.port)
+    return msgspec.structs.replace(config, listen=listen)
+
+
+def _schema(_: argparse.Namespace) -> int:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Config)), indent=2).decode() + "\n")
+    return 0
+
+
+def _demo(args: argparse.Namespace) -> int:
+    """The demo is a client of the gateway, so it lives with the clients; nothing here imports it."""
+    command = [sys.executable, "-m", "loadgen", "demo", *(["--once"] if args.once else [])]
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

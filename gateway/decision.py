@@ -1,0 +1,170 @@
+"""From a request and what is known now to a decision: which pod, which rank, which source.
+
+Only gathers the inputs and calls the pure code of `index` and `scorers`; used alike to serve, to retry and to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from config.schema import P2P, Placement
+from gateway.errors import NoPodReady
+from gateway.openai import Endpoint, Peek
+from gateway.pods import Pod, PodTable
+from gateway.tokens import Prompt
+from index import Cached, Publisher, RadixIndex, block_keys, root_key, salt_extra
+from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, place, pullable_tokens, sample_source
+from scorers import Placement as Placed
+
+SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch"]
+_DEFAULT_BLOCK_SIZE = 16  # of a prompt that matches nothing: only the band of source choice uses it
+
+
+class Ask(NamedTuple):
+    """A request, understood."""
+
+    request_id: str
+    endpoint: Endpoint
+    peek: Peek
+    model: str
+    prompt: Prompt
+
+
+class Decision(NamedTuple):
+    """Where a request goes and what it pulls, with all that led there."""
+
+    pod: Pod
+    candidates: list[Candidate]
+    placed: Placed
+    source: Candidate | None
+    source_reason: SourceReason
+    source_tokens: int
+    prompt: Prompt
+    block_size: int
+    predicted_cached: int | None
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that computes."""
+        return self.candidates[self.placed.chosen]
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Prompt tokens that the pod has to compute, as predicted; 0 when the prompt's length is unknown."""
+        return max(0, (self.prompt.tokens or 0) - (self.predicted_cached or 0))
+
+
+class Decider:
+    """`coordinate` yields uniform numbers in [0, 1): the only randomness, handed to the pure code."""
+
+    def __init__(
+        self, index: RadixIndex, pods: PodTable, placement: Placement, p2p: P2P, *, coordinate: Callable[[], float]
+    ) -> None:
+        self._index = index
+        self._pods = pods
+        self._placement = placement
+        self._p2p = p2p
+        self._coordinate = coordinate
+
+    def decide(self, ask: Ask, tried: Mapping[str, object] | None = None) -> Decision:
+        """Choose among the pods that can serve now, less those already tried. Raises NoPodReady."""
+        tried = tried or {}
+        pods = self._pods.serving(ask.model, frozenset(tried))
+        if not pods:
+            raise NoPodReady(f"No pod that serves {ask.model!r} is ready.", code="no_pod_ready")
+        cached, block_size = self._match(ask, pods)
+        candidates = self._pods.candidates(pods, cached)
+        request = PlacementRequest(
+            request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
+            prompt_tokens=ask.prompt.tokens,
+            block_size=block_size,
+            model=ask.model,
+        )
+        coordinate = self._coordinate()
+        placed = place(request, candidates, self._placement.scorers, self._placement.picker, coordinate=coordinate)
+        chosen = candidates[placed.chosen]
+        source, reason = self._source(ask, request, candidates, chosen)
+        source_tokens = pullable_tokens(source) if source is not None else 0
+        return Decision(
+            pod=next(pod for pod in pods if pod.url == chosen.pod),
+            candidates=candidates,
+            placed=placed,
+            source=source,
+            source_reason=reason,
+            source_tokens=source_tokens,
+            prompt=ask.prompt,
+            block_size=block_size,
+            predicted_cached=_predicted(ask.prompt, max(chosen.any_tokens, source_tokens), block_size),
+        )
+
+    def _source(
+        self, ask: Ask, request: PlacementRequest, candidates: list[Candidate], chosen: Candidate
+    ) -> tuple[Candidate | None, SourceReason]:
+        if not self._p2p.enabled:
+            return None, "disabled"
+        if len(ask.prompt.sequences) > 1 or ask.peek.sequences > 1:
+            # The engine would start one pull per sequence under one kv_request_id, which must be unique.
+            return None, "batch"
+        sampled = sample_source(request.request_id, request.block_size, candidates)
+        decision: SourceDecision = choose_source(
+            sampled, chosen, min_cached_token_delta=self._p2p.min_cached_token_delta
+        )
+        return decision.source, decision.reason
+
+    def _match(self, ask: Ask, pods: Iterable[Pod]) -> tuple[dict[Publisher, Cached], int]:
+        """Cached tokens per publisher, summed over the request's sequences, and the block size they are counted in."""
+        total: dict[Publisher, Cached] = {}
+        sizes: set[int] = set()
+        extras = {0: salt_extra(ask.peek.cache_salt)} if ask.peek.cache_salt else None
+        for namespace in {pod.models[ask.model].namespace for pod in pods}:
+            known = self._index.block_sizes(namespace)
+            sizes.update(known)
+            for tokens in ask.prompt.sequences:
+                keys = {size: block_keys(tokens, size, root_key(namespace, size), extras) for size in known}
+                for publisher, cached in self._index.match(keys).items():
+                    before = total.get(publisher)
+                    total[publisher] = cached if before is None else Cached(*map(sum, zip(before, cached, strict=True)))
+        return total, max(sizes, default=_DEFAULT_BLOCK_SIZE)
+
+
+def _predicted(prompt: Prompt, cached: int, block_size: int) -> int | None:
+    """What the engine will report as cached: it reuses whole blocks, and computes at least a prompt's last token."""
+    if prompt.tokens is None:
+        return None
+    return min(cached, sum((len(tokens) - 1) // block_size * block_size for tokens in prompt.sequences if tokens))
+
+
+def explanation(decision: Decision) -> dict[str, Any]:
+    """The decision as `POST /explain` answers it."""
+    source = decision.source
+    return {
+        "tokens": decision.prompt.tokens,
+        "tokens_from": decision.prompt.tokens_from,
+        "tokens_reason": decision.prompt.reason or None,
+        "block_size": decision.block_size,
+        "candidates": [
+            {
+                "pod": candidate.pod,
+                "rank": candidate.rank,
+                "cached_tokens": {
+                    "gpu": candidate.gpu_tokens,
+                    "cpu": candidate.cpu_tokens,
+                    "any": candidate.any_tokens,
+                },
+                "waiting": candidate.waiting,
+                "running": candidate.running,
+                "kv_usage": candidate.kv_usage,
+                "in_flight_requests": candidate.in_flight_requests,
+                "in_flight_tokens": candidate.in_flight_tokens,
+                "scores": {name: scores[i] for name, scores in decision.placed.scores.items()},
+                "total": decision.placed.totals[i],
+            }
+            for i, candidate in enumerate(decision.candidates)
+        ],
+        "chosen": decision.chosen.pod,
+        "chosen_rank": decision.chosen.rank,
+        "predicted_cached_tokens": decision.predicted_cached,
+        "source": source and {"pod": source.pod, "rank": source.rank, "cached_tokens": decision.source_tokens},
+        "source_reason": decision.source_reason,
+    }

@@ -1,0 +1,89 @@
+"""What can go wrong with a request, as types.
+
+Two borders translate: pod I/O raises `PodError`s out of aiohttp's exceptions (`proxy`, `tokens`), and `routes` turns
+any `GatewayError` into OpenAI's error body. Nothing between them catches.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """An answer in the making: HTTP status, OpenAI error type, a short machine-readable code."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+
+
+class RequestError(GatewayError):
+    """The client's request cannot be served as it is."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class ModelNotFound(RequestError):
+    """No pod of the fleet serves that model."""
+
+    status = 404
+
+
+class BodyTooLarge(RequestError):
+    """The body is over `limits.max_body`."""
+
+    status = 413
+
+
+class NoPodReady(GatewayError):
+    """Nobody can serve now; somebody may soon."""
+
+    status = 503
+    type = "service_unavailable_error"
+
+
+class Draining(NoPodReady):
+    """This gateway is going away."""
+
+
+class PodError(GatewayError):
+    """A pod did not answer. Retried on another pod as long as the client has seen nothing."""
+
+    status = 502
+    type = "bad_gateway_error"
+    retryable = True
+
+
+class PodUnreachable(PodError):
+    """No connection could be made."""
+
+
+class PodDisconnected(PodError):
+    """The connection broke."""
+
+
+class PodTimeout(PodError):
+    """A deadline passed. Not retried: the pod may still be computing, and another would do it twice."""
+
+    status = 504
+    type = "timeout_error"
+    retryable = False
+
+
+class PodUnavailable(PodError):
+    """The pod answered 502, 503 or 504."""
+
+    status = 503
+
+
+class PodRejected(PodError):
+    """The pod answered something that this gateway cannot use."""
+
+    retryable = False

@@ -1,0 +1,122 @@
+"""The tasks that keep the pod table and the index true: one supervisor per pod, so that one pod's trouble is its own.
+
+supervise: until up ──▶ watch + one subscriber per rank ──▶ gone (down, or restarted) ──▶ forget its blocks ──▶ again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from config.schema import Poll
+from gateway.errors import PodError
+from gateway.metrics import Metrics
+from gateway.pods import Pod, PodTable
+from gateway.poller import EventSource, Poller
+from index import Publisher, RadixIndex
+
+_log = structlog.get_logger("gateway.fleet")
+_MODELS_EVERY_POLLS = 10  # adapters come and go while a pod runs
+_RESTART_AFTER_FAULT_S = 1.0
+
+Subscribe = Callable[[Pod, EventSource], Coroutine[Any, Any, None]]
+
+
+class PodGone(Exception):
+    """The pod's present incarnation is over."""
+
+
+class Fleet:
+    """Owns every background task about pods."""
+
+    def __init__(
+        self, *, pods: PodTable, poller: Poller, index: RadixIndex, subscribe: Subscribe, metrics: Metrics, poll: Poll
+    ) -> None:
+        self._pods = pods
+        self._poller = poller
+        self._index = index
+        self._subscribe = subscribe
+        self._metrics = metrics
+        self._poll = poll
+
+    async def run(self) -> None:
+        """Supervise all pods until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for pod in self._pods:
+                group.create_task(self._supervise(pod), name=f"supervise {pod.name}")
+
+    async def _supervise(self, pod: Pod) -> None:
+        while True:
+            try:
+                sources, started = await self._until_up(pod)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._watch(pod, started), name=f"watch {pod.name}")
+                    for source in sources:
+                        group.create_task(self._subscribe(pod, source), name=f"events {pod.name}/{source.rank}")
+            except* PodGone as gone:
+                self._forget(pod, str(gone.exceptions[0]))
+            except* Exception as fault:  # noqa: BLE001 - whatever it is, the other pods must not suffer for it
+                self._metrics.task_failures.labels(pod.name).inc()
+                _log.exception("pod task failed", pod=pod.name, exc_info=fault)
+                self._forget(pod, f"internal fault: {fault.exceptions[0]!r}")
+                await asyncio.sleep(_RESTART_AFTER_FAULT_S)
+
+    def _forget(self, pod: Pod, reason: str) -> None:
+        _log.warning("pod left", pod=pod.name, reason=reason)
+        self._index.remove_pod(pod.name)
+        pod.left(reason)
+
+    async def _until_up(self, pod: Pod) -> tuple[list[EventSource], float | None]:
+        while True:
+            try:
+                await self._poller.health(pod.url)
+                models = await self._poller.models(pod.url)
+                sources = await self._poller.event_sources(pod.spec)
+                metrics = await self._poller.metrics(pod.url)
+            except PodError as error:
+                self._metrics.polls.labels(pod.name, error.code).inc()
+                pod.left(error.message)
+                await self._pause(pod)
+                continue
+            self._metrics.polls.labels(pod.name, "ok").inc()
+            pod.joined(models, tuple(s.rank for s in sources) or tuple(range(pod.spec.data_parallel_size)))
+            pod.load, pod.load_at = metrics.load, self._pods.clock()
+            for rank in pod.ranks:
+                self._index.add_publisher(Publisher(pod.name, rank), pod.base_model)
+            _log.info("pod ready", pod=pod.name, models=list(models), event_streams=len(sources))
+            return sources, metrics.started
+
+    async def _watch(self, pod: Pod, started: float | None) -> None:
+        """Poll until the pod has failed too often, or has become another process. Raises PodGone."""
+        failed = polled = 0
+        while True:
+            await self._pause(pod)
+            try:
+                await self._poller.health(pod.url)
+                metrics = await self._poller.metrics(pod.url)
+                if (polled := polled + 1) % _MODELS_EVERY_POLLS == 0:
+                    pod.models = await self._poller.models(pod.url)
+            except PodError as error:
+                self._metrics.polls.labels(pod.name, error.code).inc()
+                failed += 1
+                if pod.suspect or failed >= self._poll.failures:
+                    raise PodGone(error.message) from error
+                continue
+            self._metrics.polls.labels(pod.name, "ok").inc()
+            if metrics.started != started:
+                raise PodGone("restarted")
+            failed = 0
+            pod.suspect = False
+            pod.load, pod.load_at = metrics.load, self._pods.clock()
+
+    async def _pause(self, pod: Pod) -> None:
+        """One poll interval, cut short when somebody suspects the pod."""
+        try:
+            async with asyncio.timeout(self._poll.interval):
+                await pod.wake.wait()
+        except TimeoutError:
+            pass
+        pod.wake.clear()

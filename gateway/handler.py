@@ -1,0 +1,195 @@
+"""One request, top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+
+import structlog
+from aiohttp import web
+
+from config.schema import Limits
+from gateway import openai
+from gateway.decision import Ask, Decider, Decision
+from gateway.errors import (
+    BodyTooLarge,
+    Draining,
+    GatewayError,
+    ModelNotFound,
+    NoPodReady,
+    PodError,
+    PodTimeout,
+    RequestError,
+)
+from gateway.inject import remote_kv_source, with_kv_transfer_params
+from gateway.metrics import Metrics, Record
+from gateway.openai import Endpoint, Peek
+from gateway.pods import PodTable
+from gateway.proxy import Attempt, ClientLeftError, Proxy, to_pod
+from gateway.tokens import Tokenizer
+
+_log = structlog.get_logger("gateway.requests")
+_CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
+_MAX_REQUEST_ID_LENGTH = 128
+
+
+class Handler:
+    """Serves chat and text completions."""
+
+    def __init__(
+        self, *, pods: PodTable, tokenizer: Tokenizer, decider: Decider, proxy: Proxy, metrics: Metrics, limits: Limits
+    ) -> None:
+        self._pods = pods
+        self._tokenizer = tokenizer
+        self._decider = decider
+        self._proxy = proxy
+        self._metrics = metrics
+        self._limits = limits
+        self.draining = False
+
+    async def serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        """Answer one request. Raises GatewayError when nothing has been sent yet."""
+        record = Record(started=time.monotonic())
+        try:
+            if self.draining:
+                raise Draining("This gateway is shutting down.", code="draining")
+            body = await read_body(request, self._limits.max_body)
+            ask = await self.understand(request, endpoint, body)
+            record.model = ask.model
+            return await self._attempts(request, ask, body, record)
+        except GatewayError as error:
+            record.status = error.status
+            raise
+        except (asyncio.CancelledError, ClientLeftError):
+            record.status = _CLIENT_LEFT_STATUS
+            raise
+        finally:
+            self._completed(request, record)
+
+    async def understand(self, request: web.Request, endpoint: Endpoint, body: bytes) -> Ask:
+        """Peek at a body and get its prompt's token ids. Raises RequestError, ModelNotFound."""
+        peek = openai.peek(body)
+        model = self._model(peek)
+        pods = self._pods.serving(model)
+        prompt = await self._tokenizer.tokenize(endpoint, peek, model, pods)
+        return Ask(request["request_id"], endpoint, peek, model, prompt)
+
+    async def _attempts(self, request: web.Request, ask: Ask, body: bytes, record: Record) -> web.StreamResponse:
+        """Decide, forward; before the first byte, a pod's failure is answered by another pod with a fresh decision."""
+        tried: dict[str, PodError] = {}
+        while True:
+            try:
+                decision = self._decide(ask, tried, record)
+            except NoPodReady:
+                if tried:
+                    raise next(reversed(tried.values())) from None
+                raise
+            try:
+                return await self._attempt(request, decision, ask, body, record)
+            except PodError as error:
+                tried[decision.pod.name] = error
+                if not error.retryable or len(tried) >= self._limits.attempts:
+                    raise
+                self._metrics.retries.labels(error.code).inc()
+                _log.warning("attempt failed", request_id=ask.request_id, pod=decision.pod.name, error=error.message)
+
+    async def _attempt(
+        self, request: web.Request, decision: Decision, ask: Ask, body: bytes, record: Record
+    ) -> web.StreamResponse:
+        pod, chosen, source = decision.pod, decision.chosen, decision.source
+        params = None
+        if source is not None and source.p2p_host is not None and source.p2p_port is not None:
+            params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
+        rank = chosen.rank if len(pod.ranks) > 1 else None
+        attempt = Attempt(
+            pod.url, request.path, to_pod(request.headers, ask.request_id, rank), with_kv_transfer_params(body, params)
+        )
+        with self._pods.leased(pod, chosen.rank, decision.uncached_tokens) as lease:
+            try:
+                answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
+            except PodError as error:
+                pod.failed(self._pods.clock(), suspect=not isinstance(error, PodTimeout))
+                raise
+            if record.broken:
+                pod.failed(self._pods.clock(), suspect=True)
+            else:
+                pod.answered()
+            return answer
+
+    def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
+        began = time.perf_counter()
+        decision = self._decider.decide(ask, tried)
+        self._metrics.decision.observe(time.perf_counter() - began)
+        self._metrics.pulls.labels(decision.source_reason).inc()
+        record.attempts += 1
+        record.pod = decision.pod.name
+        record.source = decision.source.pod if decision.source is not None else ""
+        record.source_reason = decision.source_reason
+        record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
+        record.prompt_tokens = ask.prompt.tokens
+        record.predicted_cached = decision.predicted_cached
+        if decision.source is not None:
+            lead = decision.source_tokens - decision.chosen.any_tokens
+            self._metrics.pulled_tokens.labels(decision.source.pod).inc(lead)
+        return decision
+
+    def _model(self, peek: Peek) -> str:
+        models = self._pods.models()
+        if not models:
+            raise NoPodReady("No pod has been reached yet.", code="no_pod_ready")
+        if peek.model is None and len(models) == 1:
+            return next(iter(models))
+        if peek.model is None:
+            raise RequestError("model: required, the fleet serves several.", code="missing_model", param="model")
+        if peek.model not in models:
+            raise ModelNotFound(
+                f"The model `{peek.model[:200]}` does not exist.", code="model_not_found", param="model"
+            )
+        return peek.model
+
+    def _completed(self, request: web.Request, record: Record) -> None:
+        now = time.monotonic()
+        self._metrics.completed(record, now)
+        _log.info(
+            "request",
+            request_id=request["request_id"],
+            path=request.path,
+            model=record.model,
+            pod=record.pod,
+            source=record.source or None,
+            source_reason=record.source_reason,
+            status=record.status,
+            attempts=record.attempts,
+            prompt_tokens=record.prompt_tokens,
+            tokens_from=record.tokens_from,
+            predicted_cached=record.predicted_cached,
+            reported_cached=record.reported_cached,
+            ttft_s=None if record.first_byte is None else round(record.first_byte - record.started, 4),
+            duration_s=round(now - record.started, 4),
+        )
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body, at most `limit` bytes. Raises BodyTooLarge, RequestError."""
+    too_large = BodyTooLarge(f"The body is larger than {limit} bytes.", code="body_too_large")
+    if request.content_length is not None and request.content_length > limit:
+        raise too_large
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise too_large from error
+
+
+def request_id(request: web.Request) -> str:
+    """The client's `x-request-id` where it is usable, else a fresh one."""
+    given = request.headers.get("x-request-id", "")
+    return given if 0 < len(given) <= _MAX_REQUEST_ID_LENGTH and given.isprintable() else uuid.uuid4().hex
+
+
+def _headers(decision: Decision, ask: Ask) -> dict[str, str]:
+    headers = {"x-gateway-pod": decision.pod.url, "x-request-id": ask.request_id}
+    if decision.source is not None:
+        headers["x-gateway-kv-source"] = decision.source.pod
+    return headers

@@ -1,0 +1,206 @@
+"""`p2p_gateway_*`: what an operator graphs.
+
+Counters and histograms are moved where things happen; everything that is a state (pods, index, streams) is read when
+the page is scraped, so it costs nothing in between. Label values come from the configuration and from what pods serve,
+never from a client, so their number is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.pods import PodTable
+from index import Publisher, RadixIndex, Tier
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+_DECISION_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
+TIER_NAMES = {Tier.GPU: "gpu", Tier.CPU: "cpu"}
+
+
+class Record(Struct):
+    """What one request came to; filled while it is served, counted once when it ends."""
+
+    started: float
+    model: str = ""
+    pod: str = ""
+    status: int = 500
+    streamed: bool = False
+    first_byte: float | None = None
+    attempts: int = 0
+    source: str = ""
+    source_reason: str = ""
+    tokens_from: str = "none"
+    tokens_reason: str = ""
+    prompt_tokens: int | None = None
+    predicted_cached: int | None = None
+    predicted_pulled: int = 0
+    reported_prompt: int | None = None
+    reported_cached: int | None = None
+    reported_completion: int | None = None
+    broken: str = ""
+
+
+class Metrics:
+    """All collectors of one gateway, in a registry of its own."""
+
+    def __init__(self, pods: PodTable, index: RadixIndex) -> None:
+        self.registry = r = CollectorRegistry()
+        ns = "p2p_gateway"
+        self.requests = Counter(f"{ns}_requests", "Requests by answer", ["model", "pod", "status"], registry=r)
+        self.ttft = Histogram(
+            f"{ns}_ttft_seconds",
+            "From the request's arrival to the answer's first byte",
+            ["model", "pull"],
+            buckets=_LATENCY_S,
+            registry=r,
+        )
+        self.duration = Histogram(
+            f"{ns}_request_duration_seconds",
+            "From arrival to the answer's end",
+            ["model"],
+            buckets=_LATENCY_S,
+            registry=r,
+        )
+        self.decision = Histogram(
+            f"{ns}_decision_seconds", "Match, placement and source choice", buckets=_DECISION_S, registry=r
+        )
+        self.tokenized = Counter(
+            f"{ns}_prompts", "Prompts by where their token ids came from", ["tokens_from", "reason"], registry=r
+        )
+        self.prompt_tokens = Counter(
+            f"{ns}_prompt_tokens", "Prompt tokens of requests with known ids", ["pod"], registry=r
+        )
+        self.completion_tokens = Counter(
+            f"{ns}_completion_tokens", "Completion tokens as pods reported them", ["pod"], registry=r
+        )
+        self.predicted = Counter(
+            f"{ns}_predicted_cached_tokens",
+            "Cached tokens this gateway predicted, of answers that also reported them",
+            ["pod"],
+            registry=r,
+        )
+        self.reported = Counter(
+            f"{ns}_reported_cached_tokens",
+            "Cached tokens pods reported, of answers with a prediction",
+            ["pod"],
+            registry=r,
+        )
+        self.mispredicted = Counter(
+            f"{ns}_mispredicted_requests",
+            "Answers whose reported cached tokens differ from the prediction",
+            ["pod", "direction"],
+            registry=r,
+        )
+        self.pulls = Counter(f"{ns}_pulls", "Source choice by outcome", ["outcome"], registry=r)
+        self.pulled_tokens = Counter(f"{ns}_pulled_tokens", "Tokens that a named source led by", ["source"], registry=r)
+        self.retries = Counter(f"{ns}_retries", "Attempts that went to another pod", ["reason"], registry=r)
+        self.broken = Counter(
+            f"{ns}_broken_answers", "Answers that broke after their first byte", ["pod", "reason"], registry=r
+        )
+        self.events = Counter(
+            f"{ns}_kv_events", "KV-cache event batches by what became of them", ["pod", "outcome"], registry=r
+        )
+        self.event_effects = Counter(
+            f"{ns}_kv_event_effects", "Blocks and events by effect on the index", ["pod", "effect"], registry=r
+        )
+        self.replays = Counter(f"{ns}_kv_replays", "Replays of missed events by result", ["pod", "result"], registry=r)
+        self.polls = Counter(f"{ns}_polls", "Polls of pods by result", ["pod", "result"], registry=r)
+        self.task_failures = Counter(
+            f"{ns}_task_failures", "Background tasks that failed unexpectedly and were restarted", ["pod"], registry=r
+        )
+        r.register(_State(pods, index))
+
+    def completed(self, record: Record, now: float) -> None:
+        """Count a request that has ended."""
+        model = record.model or "unknown"
+        self.requests.labels(model, record.pod, record.status).inc()
+        self.duration.labels(model).observe(now - record.started)
+        if record.first_byte is not None:
+            self.ttft.labels(model, "named" if record.source else "none").observe(record.first_byte - record.started)
+        if not record.pod:
+            return
+        if record.prompt_tokens is not None:
+            self.prompt_tokens.labels(record.pod).inc(record.prompt_tokens)
+        if record.reported_completion is not None:
+            self.completion_tokens.labels(record.pod).inc(record.reported_completion)
+        if record.broken:
+            self.broken.labels(record.pod, record.broken).inc()
+        if record.predicted_cached is not None and record.reported_cached is not None:
+            self._compare(record.pod, record.predicted_cached, record.reported_cached)
+
+    def _compare(self, pod: str, predicted: int, reported: int) -> None:
+        self.predicted.labels(pod).inc(predicted)
+        self.reported.labels(pod).inc(reported)
+        if predicted != reported:
+            self.mispredicted.labels(pod, "over" if predicted > reported else "under").inc()
+
+
+class _State(Collector):
+    """Gauges read at scrape time. O(pods)."""
+
+    def __init__(self, pods: PodTable, index: RadixIndex) -> None:
+        self._pods = pods
+        self._index = index
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
+        build.add_metric([version("p2p-gateway")], 1)
+        yield build
+        yield from self._per_pod()
+        yield from self._per_stream()
+        stats = self._index.stats()
+        for name, text, value in (
+            ("nodes", "Runs of blocks in the radix tree", stats.nodes),
+            ("orphans", "Blocks put aside until their parent is known", stats.orphans),
+            ("placeholders", "Blocks put aside until their content is known", stats.placeholders),
+        ):
+            yield GaugeMetricFamily(f"p2p_gateway_index_{name}", text, value=value)
+
+    def _per_pod(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("p2p_gateway_pod_ready", "1 while the pod can serve", labels=["pod"])
+        breaker = GaugeMetricFamily(
+            "p2p_gateway_pod_breaker_open", "1 while the pod is left out for failed requests", labels=["pod"]
+        )
+        requests = GaugeMetricFamily("p2p_gateway_in_flight_requests", "Requests under way", labels=["pod", "rank"])
+        tokens = GaugeMetricFamily(
+            "p2p_gateway_in_flight_tokens", "Uncached prompt tokens that have not answered yet", labels=["pod", "rank"]
+        )
+        now = self._pods.clock()
+        for pod in self._pods:
+            up.add_metric([pod.name], pod.state == "ready")
+            breaker.add_metric([pod.name], pod.breaker.state(now) != "closed")
+            for rank, counts in pod.in_flight.items():
+                requests.add_metric([pod.name, str(rank)], counts.requests)
+                tokens.add_metric([pod.name, str(rank)], counts.tokens)
+        yield from (up, breaker, requests, tokens)
+
+    def _per_stream(self) -> Iterator[Metric]:
+        blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])
+        age = GaugeMetricFamily("p2p_gateway_kv_event_age_seconds", "Since the last event", labels=["pod", "rank"])
+        certain = GaugeMetricFamily(
+            "p2p_gateway_kv_stream_certain", "1 while no event is known to be missing", labels=["pod", "rank"]
+        )
+        gaps = CounterMetricFamily("p2p_gateway_kv_gaps", "Gaps in the sequence of events", labels=["pod", "rank"])
+        restarts = CounterMetricFamily(
+            "p2p_gateway_kv_restarts", "Engine restarts seen in the sequence", labels=["pod", "rank"]
+        )
+        now = time.monotonic()
+        for pod in self._pods:
+            for rank in pod.ranks:
+                for tier, count in self._index.blocks(Publisher(pod.name, rank)).items():
+                    blocks.add_metric([pod.name, str(rank), TIER_NAMES[tier]], count)
+            for rank, stream in pod.streams.items():
+                labels = [pod.name, str(rank)]
+                if stream.last_event_at is not None:
+                    age.add_metric(labels, now - stream.last_event_at)
+                certain.add_metric(labels, stream.certain)
+                gaps.add_metric(labels, stream.gaps)
+                restarts.add_metric(labels, stream.restarts)
+        yield from (blocks, age, certain, gaps, restarts)

@@ -1,0 +1,89 @@
+"""OpenAI wire types: what is read of a request, what is read of an answer, and the error body.
+
+A body is peeked at, never rebuilt: only the fields that decide something are decoded, the rest stays `msgspec.Raw`, a
+view into the bytes as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from gateway.errors import GatewayError, RequestError
+
+Endpoint = Literal["chat/completions", "completions"]
+
+
+class Peek(Struct):
+    """The fields of a completion body that the gateway looks at. Absent and null are alike to the engine."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    cache_salt: str | None = None
+    prompt: Raw | UnsetType = UNSET
+    messages: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    documents: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+    chat_template: Raw | UnsetType = UNSET
+    chat_template_kwargs: Raw | UnsetType = UNSET
+    add_generation_prompt: Raw | UnsetType = UNSET
+    continue_final_message: Raw | UnsetType = UNSET
+    add_special_tokens: Raw | UnsetType = UNSET
+    media_io_kwargs: Raw | UnsetType = UNSET
+    mm_processor_kwargs: Raw | UnsetType = UNSET
+    truncate_prompt_tokens: Raw | UnsetType = UNSET
+    prompt_embeds: Raw | UnsetType = UNSET
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences the engine makes of each prompt."""
+        return max(self.n or 1, self.best_of or 1, 2 if self.use_beam_search else 1)
+
+
+_PEEK = msgspec.json.Decoder(Peek)
+
+
+def peek(body: bytes) -> Peek:
+    """O(len(body)), one pass. Raises RequestError for anything but a JSON object with usable fields."""
+    try:
+        return _PEEK.decode(body)
+    except msgspec.ValidationError as error:
+        reason, at, place = str(error).rpartition(" - at `$.")
+        if not at:
+            raise RequestError("The body must be a JSON object.", code="invalid_body") from error
+        field = place.rstrip("`")
+        raise RequestError(f"{field}: {reason}", code="invalid_value", param=field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
+
+
+class Usage(NamedTuple):
+    """Token counts as a pod reported them; None where it said nothing."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    cached: int | None = None
+
+
+# An unescaped quote in front tells a field from the same text inside a generated string.
+_COUNTS = re.compile(rb'(?<!\\)"(prompt_tokens|completion_tokens|cached_tokens)":\s?(\d{1,12})')
+
+
+def usage(tail: Iterable[bytes]) -> Usage:
+    """Read the counts from the end of an answer, JSON or SSE: the last mention of each field wins. O(len(tail))."""
+    found = {name.decode(): int(count) for name, count in _COUNTS.findall(b"".join(tail))}
+    return Usage(found.get("prompt_tokens"), found.get("completion_tokens"), found.get("cached_tokens"))
+
+
+def error_body(error: GatewayError) -> bytes:
+    """`{"error": {"message", "type", "param", "code"}}`, as OpenAI clients parse it."""
+    detail: dict[str, Any] = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return msgspec.json.encode({"error": detail})

@@ -1,0 +1,235 @@
+"""The pod table: what is known of each pod now, and what this gateway has under way on it.
+
+State changes are synchronous calls on one event loop; tasks (`fleet`, `poller`, `subscriber`) call them and do the I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from config.schema import Breaker as BreakerConfig
+from config.schema import PodConfig, split_address
+from gateway.breaker import Breaker
+from index import Cached, Publisher
+from scorers import Candidate
+
+PodState = Literal["starting", "ready", "down"]
+_NOTHING_CACHED = Cached(0, 0, 0)
+
+
+class Load(NamedTuple):
+    """One rank's load as its pod's /metrics said; None: not said."""
+
+    waiting: int | None = None
+    running: int | None = None
+    kv_usage: float | None = None
+
+
+class Model(NamedTuple):
+    """A model id as a pod serves it.
+
+    `namespace` is what its blocks are indexed under: the adapter's name, or the first of the base model's ids (the
+    others are aliases). `card` is the pod's own entry of /v1/models, as JSON.
+    """
+
+    id: str
+    namespace: str
+    card: bytes = b""
+    adapter: bool = False
+
+
+class EventStream(Struct):
+    """Where one publisher's event stream stands. The subscriber writes it, /pods and /metrics read it."""
+
+    last_event_at: float | None = None
+    last_seq: int | None = None
+    gaps: int = 0
+    restarts: int = 0
+    certain: bool = False
+
+
+class InFlight:
+    """Requests and uncached prompt tokens placed on one rank and not yet released."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tokens = 0
+
+
+class Lease:
+    """One placed request. Tokens are released at the first byte, the request at its end; both once.
+
+    A lease belongs to the pod's incarnation that it was taken from: a pod that returns starts from zero.
+    """
+
+    __slots__ = ("_counts", "_tokens")
+
+    def __init__(self, counts: InFlight, tokens: int) -> None:
+        self._counts: InFlight | None = counts
+        self._tokens = tokens
+        counts.requests += 1
+        counts.tokens += tokens
+
+    def first_byte(self) -> None:
+        """The prompt has been computed."""
+        if self._counts is not None:
+            self._counts.tokens -= self._tokens
+            self._tokens = 0
+
+    def close(self) -> None:
+        """The request has ended, however it did."""
+        self.first_byte()
+        if self._counts is not None:
+            self._counts.requests -= 1
+            self._counts = None
+
+
+class Pod:
+    """One pod. `name` (`host:port`) is its identity in the index and in metrics."""
+
+    def __init__(self, spec: PodConfig, *, p2p_port: int, breaker: BreakerConfig) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.url = spec.url.rstrip("/")
+        self.state: PodState = "starting"
+        self.reason = "not polled yet"
+        self.suspect = False
+        self.wake = asyncio.Event()
+        self.models: dict[str, Model] = {}
+        self.ranks: tuple[int, ...] = tuple(range(spec.data_parallel_size))
+        self.load: dict[int, Load] = {}
+        self.load_at = 0.0
+        self.streams: dict[int, EventStream] = {}
+        self.in_flight: dict[int, InFlight] = {}
+        self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
+        self.p2p_host, self.p2p_port = split_address(spec.p2p or f"{self.name.rpartition(':')[0]}:{p2p_port}")
+        self._breaker_config = breaker
+
+    def joined(self, models: Mapping[str, Model], ranks: tuple[int, ...]) -> None:
+        """The pod can serve. Counts start from zero: nothing of an earlier incarnation is under way on this one."""
+        self.models = dict(models)
+        self.ranks = ranks
+        self.in_flight = {rank: InFlight() for rank in ranks}
+        self.streams = {rank: EventStream() for rank in ranks}
+        self.breaker = Breaker(failures=self._breaker_config.failures, cooldown=self._breaker_config.cooldown)
+        self.suspect = False
+        self.state, self.reason = "ready", ""
+
+    def left(self, reason: str) -> None:
+        """The pod cannot serve. Its models stay known, so that a request for one gets 503, not 404."""
+        self.state, self.reason = "down", reason
+        self.load = {}
+
+    def failed(self, now: float, *, suspect: bool) -> None:
+        """A request got no answer. Under suspicion the pod is polled at once, and meanwhile it is no source."""
+        self.breaker.failed(now)
+        if suspect:
+            self.suspected()
+
+    def answered(self) -> None:
+        """A request got its answer."""
+        self.breaker.succeeded()
+
+    def suspected(self) -> None:
+        """Something of the pod broke: poll it at once, and name it as a source only when it is known to be alive."""
+        self.suspect = True
+        self.wake.set()
+
+    def rank_load(self, rank: int, oldest: float) -> Load:
+        """The polled load, or all-unknown when it is older than `oldest`."""
+        return self.load.get(rank, Load()) if self.load_at >= oldest else Load()
+
+    def lease(self, rank: int, uncached_tokens: int, now: float) -> Lease:
+        """Count a request onto the pod."""
+        self.breaker.began(now)
+        return Lease(self.in_flight[rank], uncached_tokens)
+
+    @property
+    def base_model(self) -> str:
+        """The namespace of blocks that belong to no adapter."""
+        return next((model.namespace for model in self.models.values() if not model.adapter), "")
+
+
+class PodTable:
+    """All configured pods, by name."""
+
+    def __init__(
+        self, pods: Iterable[Pod], *, max_load_age: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pods = {pod.name: pod for pod in pods}
+        self._max_load_age = max_load_age
+        self.clock = clock
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(self._pods.values())
+
+    def __getitem__(self, name: str) -> Pod:
+        return self._pods[name]
+
+    @property
+    def ready(self) -> bool:
+        """Whether any pod can serve."""
+        return any(pod.state == "ready" for pod in self)
+
+    def models(self) -> dict[str, list[Pod]]:
+        """Model id → the pods known to serve it, ready or not."""
+        serving: dict[str, list[Pod]] = {}
+        for pod in self:
+            for model in pod.models:
+                serving.setdefault(model, []).append(pod)
+        return serving
+
+    def serving(self, model: str, excluded: frozenset[str] = frozenset()) -> list[Pod]:
+        """Ready pods for a model, best kind only: healthy ones; else suspect ones; else those with an open breaker.
+
+        A pod under suspicion is still better than no answer, so it drops out only while another can serve.
+        """
+        now = self.clock()
+        ready = [p for p in self if p.state == "ready" and model in p.models and p.name not in excluded]
+        admitted = [p for p in ready if p.breaker.admits(now)]
+        return [p for p in admitted if not p.suspect] or admitted or ready
+
+    def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:
+        """One candidate per rank. O(ranks)."""
+        oldest = self.clock() - self._max_load_age
+        return [
+            _candidate(pod, rank, cached.get(Publisher(pod.name, rank), _NOTHING_CACHED), pod.rank_load(rank, oldest))
+            for pod in pods
+            for rank in pod.ranks
+        ]
+
+    @contextmanager
+    def leased(self, pod: Pod, rank: int, uncached_tokens: int) -> Iterator[Lease]:
+        """A request under way on a pod for as long as the context lasts."""
+        lease = pod.lease(rank, uncached_tokens, self.clock())
+        try:
+            yield lease
+        finally:
+            lease.close()
+            pod.breaker.abandoned()  # a trial that ended without a verdict frees its place
+
+
+def _candidate(pod: Pod, rank: int, cached: Cached, load: Load) -> Candidate:
+    counts = pod.in_flight[rank]
+    return Candidate(
+        pod=pod.url,
+        rank=rank,
+        p2p_host=None if pod.suspect else pod.p2p_host,
+        p2p_port=None if pod.suspect else pod.p2p_port + rank,
+        gpu_tokens=cached.gpu,
+        cpu_tokens=cached.cpu,
+        any_tokens=cached.any,
+        waiting=load.waiting,
+        running=load.running,
+        kv_usage=load.kv_usage,
+        in_flight_requests=counts.requests,
+        in_flight_tokens=counts.tokens,
+    )

@@ -1,0 +1,134 @@
+"""Watching one pod over HTTP: is it alive, what does it serve, where are its events, how loaded is it.
+
+The exposition text is read with one regular expression for the few names used here: a vLLM pod's page is some 100 KB,
+and a full parse of it once a second for a hundred pods would take cores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Raw, Struct
+
+from config.schema import PodConfig, Poll, tcp_address
+from gateway.errors import PodRejected
+from gateway.pods import Load, Model
+from gateway.upstream import PodApi, decoded
+
+_LOAD = re.compile(
+    rb"^vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
+    re.MULTILINE,
+)
+_ENGINE = re.compile(rb'engine="(\d+)"')
+_STARTED = re.compile(rb"^process_start_time_seconds ([0-9.eE+-]+)", re.MULTILINE)
+_FIELDS = {b"num_requests_waiting": "waiting", b"num_requests_running": "running", b"kv_cache_usage_perc": "kv_usage"}
+
+
+class Metrics(NamedTuple):
+    """What is used of a pod's /metrics."""
+
+    load: dict[int, Load]
+    started: float | None
+
+
+class EventSource(NamedTuple):
+    """One rank's endpoints, as this gateway reaches them."""
+
+    rank: int
+    events: str
+    replay: str | None
+    topic: str = ""
+
+
+class _ModelCard(Struct):
+    id: str
+    parent: str | None = None
+
+
+class _ModelList(Struct):
+    data: list[Raw]
+
+
+class _SourceInfo(Struct):
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class Poller:
+    """Asks pods. Every call has the deadline `poll.timeout` and raises PodError."""
+
+    def __init__(self, api: PodApi, poll: Poll) -> None:
+        self._api = api
+        self._timeout = poll.timeout
+
+    async def health(self, url: str) -> None:
+        """Return if the pod's engine is alive."""
+        await self._get(url, "/health")
+
+    async def metrics(self, url: str) -> Metrics:
+        """The load per rank, and when the process started."""
+        return parse_metrics(await self._get(url, "/metrics"))
+
+    async def models(self, url: str) -> dict[str, Model]:
+        """What the pod serves. An adapter's card names its base as parent; several base ids are aliases of one."""
+        raw: list[Raw] = decoded(await self._get(url, "/v1/models"), _ModelList, url).data
+        cards: list[_ModelCard] = [decoded(card, _ModelCard, url) for card in raw]
+        base = next((card.id for card in cards if not card.parent), "")
+        return {
+            card.id: Model(card.id, card.id, bytes(json), adapter=True)
+            if card.parent
+            else Model(card.id, base, bytes(json))
+            for card, json in zip(cards, raw, strict=True)
+        }
+
+    async def event_sources(self, spec: PodConfig) -> list[EventSource]:
+        """Where the pod's events are: as configured, or as the pod says. Empty: it publishes none, or cannot tell."""
+        host = spec.name.rpartition(":")[0]
+        if spec.kv_events is not None:
+            return [
+                EventSource(r, _at(spec.kv_events, host, r), _at(spec.kv_replay, host, r) if spec.kv_replay else None)
+                for r in range(spec.data_parallel_size)
+            ]
+        try:
+            body = await self._get(spec.url.rstrip("/"), "/kv_event_sources")
+        except PodRejected:
+            return []  # before vLLM 0.32 a pod could not tell
+        told: dict[int, _SourceInfo] = decoded(body, dict[int, _SourceInfo], spec.url)
+        return [
+            EventSource(
+                rank, _at(endpoint, host), _at(info.replay_endpoint, host) if info.replay_endpoint else None, info.topic
+            )
+            for rank, info in sorted(told.items())
+            if (endpoint := info.endpoint)
+        ]
+
+    async def _get(self, url: str, path: str) -> bytes:
+        return await self._api.get(url, path, timeout=self._timeout)
+
+
+def parse_metrics(page: bytes) -> Metrics:
+    """O(len(page)). Ranks are vLLM's `engine` labels; a page without them speaks of rank 0."""
+    values: dict[int, dict[str, float]] = {}
+    for name, labels, value in _LOAD.findall(page):
+        engine = _ENGINE.search(labels)
+        values.setdefault(int(engine[1]) if engine else 0, {})[_FIELDS[name]] = float(value)
+    started = _STARTED.search(page)
+    return Metrics({rank: _load(found) for rank, found in values.items()}, float(started[1]) if started else None)
+
+
+def _load(found: Mapping[str, float]) -> Load:
+    waiting, running = found.get("waiting"), found.get("running")
+    return Load(
+        None if waiting is None else int(waiting), None if running is None else int(running), found.get("kv_usage")
+    )
+
+
+def _at(endpoint: str, pod_host: str, rank: int = 0) -> str:
+    """An endpoint as bound → as reached: `*` and unspecified addresses mean the pod's own host."""
+    host, port = tcp_address(endpoint)
+    if host in ("*", "0.0.0.0", "::"):
+        host = pod_host.strip("[]")
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{port + rank}"

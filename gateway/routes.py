@@ -1,0 +1,197 @@
+"""URLs → handlers, and the outer border: every error leaves in OpenAI's shape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import hdrs, web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from gateway import openai
+from gateway.decision import Decider, explanation
+from gateway.errors import GatewayError, RequestError
+from gateway.handler import Handler, read_body, request_id
+from gateway.metrics import TIER_NAMES, Metrics
+from gateway.openai import Endpoint
+from gateway.pods import Pod, PodTable
+from index import Publisher, RadixIndex
+
+_log = structlog.get_logger("gateway.routes")
+_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_RETRY_AFTER_S = "1"
+
+
+class Routes:
+    """All HTTP of the gateway."""
+
+    def __init__(
+        self, *, handler: Handler, pods: PodTable, index: RadixIndex, decider: Decider, metrics: Metrics, max_body: int
+    ) -> None:
+        self._handler = handler
+        self._pods = pods
+        self._index = index
+        self._decider = decider
+        self._metrics = metrics
+        self._max_body = max_body
+
+    def application(self) -> web.Application:
+        """An aiohttp application with every route."""
+        app = web.Application(middlewares=[_errors], client_max_size=self._max_body)
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self.chat_completions),
+                web.post("/v1/completions", self.completions),
+                web.get("/v1/models", self.models),
+                web.get("/v1/models/{model:.+}", self.model),
+                web.get("/health", self.health),
+                web.get("/ready", self.ready),
+                web.get("/metrics", self.metrics),
+                web.get("/pods", self.pods),
+                web.post("/explain", self.explain),
+            ]
+        )
+        return app
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        """Chat, JSON or SSE."""
+        return await self._handler.serve(request, "chat/completions")
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """Text completion of a text, token ids, or a batch of either."""
+        return await self._handler.serve(request, "completions")
+
+    async def models(self, _: web.Request) -> web.Response:
+        """The union of what the pods serve, each entry as its pod states it."""
+        cards = self._cards()
+        return _json({"object": "list", "data": list(cards.values())})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """One entry of /v1/models."""
+        card = self._cards().get(request.match_info["model"])
+        if card is None:
+            error = RequestError("The model does not exist.", code="model_not_found", param="model")
+            return _error(error, status=404)
+        return _json(card)
+
+    async def health(self, _: web.Request) -> web.Response:
+        """200 while the process runs."""
+        return _json({"status": "ok"})
+
+    async def ready(self, _: web.Request) -> web.Response:
+        """200 while a request could be served."""
+        ready = self._pods.ready and not self._handler.draining
+        pods = {pod.name: pod.state if pod.state == "ready" else f"{pod.state}: {pod.reason}" for pod in self._pods}
+        return _json({"ready": ready, "draining": self._handler.draining, "pods": pods}, status=200 if ready else 503)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Prometheus exposition."""
+        return web.Response(
+            body=generate_latest(self._metrics.registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST}
+        )
+
+    async def pods(self, _: web.Request) -> web.Response:
+        """What is known of each pod."""
+        return _json({"pods": [self._pod(pod) for pod in self._pods]})
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """The decision that a completion body would get now. Nothing is forwarded."""
+        body = await read_body(request, self._max_body)
+        peek = openai.peek(body)
+        endpoint: Endpoint = "completions" if peek.messages is msgspec.UNSET else "chat/completions"
+        ask = await self._handler.understand(request, endpoint, body)
+        return _json(explanation(self._decider.decide(ask)))
+
+    def _cards(self) -> dict[str, msgspec.Raw]:
+        return {m: msgspec.Raw(pods[0].models[m].card) for m, pods in self._pods.models().items()}
+
+    def _pod(self, pod: Pod) -> dict[str, Any]:
+        now = time.monotonic()
+        held = [self._index.blocks(Publisher(pod.name, rank)) for rank in pod.ranks]
+        blocks = {name: sum(tiers[tier] for tiers in held) for tier, name in TIER_NAMES.items()}
+        ranks = []
+        for rank in pod.ranks:
+            load, counts, stream = pod.load.get(rank), pod.in_flight.get(rank), pod.streams.get(rank)
+            ranks.append(
+                {
+                    "rank": rank,
+                    "waiting": load and load.waiting,
+                    "running": load and load.running,
+                    "kv_usage": load and load.kv_usage,
+                    "in_flight_requests": counts.requests if counts else 0,
+                    "in_flight_tokens": counts.tokens if counts else 0,
+                    "last_event_age": None
+                    if not stream or stream.last_event_at is None
+                    else round(now - stream.last_event_at, 3),
+                    "last_seq": stream and stream.last_seq,
+                    "gaps": stream.gaps if stream else 0,
+                    "restarts": stream.restarts if stream else 0,
+                    "certain": bool(stream and stream.certain),
+                }
+            )
+        return {
+            "url": pod.url,
+            "role": pod.spec.role,
+            "state": pod.state,
+            "reason": pod.reason or None,
+            "suspect": pod.suspect,
+            "models": list(pod.models),
+            "labels": pod.spec.labels,
+            "p2p": f"{pod.p2p_host}:{pod.p2p_port}",
+            "breaker": pod.breaker.state(self._pods.clock()),
+            "cached_blocks": blocks,
+            **_over_ranks(ranks),
+            "ranks": ranks,
+        }
+
+
+def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod's own line: sums of loads, the worst of streams; null where no rank said anything."""
+
+    def known(field: str) -> list[Any]:
+        return [rank[field] for rank in ranks if rank[field] is not None]
+
+    line: dict[str, Any] = {f: sum(known(f)) if known(f) else None for f in ("waiting", "running")}
+    line |= {f: sum(known(f)) for f in ("in_flight_requests", "in_flight_tokens", "gaps", "restarts")}
+    line |= {f: max(known(f), default=None) for f in ("kv_usage", "last_seq")}
+    line["last_event_age"] = min(known("last_event_age"), default=None)
+    line["certain"] = bool(ranks) and all(rank["certain"] for rank in ranks)
+    return line
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
+    request["request_id"] = request_id(request)
+    try:
+        return await handler(request)
+    except GatewayError as error:
+        answer = _error(error, status=error.status)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        answer = _error(
+            RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request"),
+            status=error.status,
+        )
+        answer.headers.update({n: v for n, v in error.headers.items() if n == hdrs.ALLOW})
+    except ConnectionError:
+        raise  # the client's connection broke; nobody is there to be told
+    except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
+        _log.exception("unexpected error", request_id=request["request_id"], path=request.path)
+        answer = _error(GatewayError("The gateway failed unexpectedly.", code="internal_error"), status=500)
+    answer.headers["x-request-id"] = request["request_id"]
+    return answer
+
+
+def _error(error: GatewayError, *, status: int) -> web.Response:
+    answer = web.Response(status=status, body=openai.error_body(error), content_type="application/json")
+    if status == 503:
+        answer.headers[hdrs.RETRY_AFTER] = _RETRY_AFTER_S
+    return answer
+
+
+def _json(value: object, *, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,38 @@
+"""Tokenizations by content: the same conversation prefix is asked for once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import xxhash
+
+from gateway.tokens.prompt import TokenIds
+
+
+class TokenMemo:
+    """Least recently used, bounded by the tokens it holds. Keys are 128-bit hashes of the whole question."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max = max_tokens
+        self._held = 0
+        self._entries: OrderedDict[bytes, TokenIds[int]] = OrderedDict()
+
+    @staticmethod
+    def key(question: bytes) -> bytes:
+        """O(len(question))."""
+        return xxhash.xxh3_128_digest(question)
+
+    def get(self, key: bytes) -> TokenIds[int] | None:
+        """The ids, or None. O(1)."""
+        ids = self._entries.get(key)
+        if ids is not None:
+            self._entries.move_to_end(key)
+        return ids
+
+    def put(self, key: bytes, ids: TokenIds[int]) -> None:
+        """Remember; forget the coldest while over the bound."""
+        self._held += len(ids) - len(self._entries.pop(key, ()))
+        self._entries[key] = ids
+        while self._held > self._max:
+            _, dropped = self._entries.popitem(last=False)
+            self._held -= len(dropped)

@@ -1,0 +1,66 @@
+"""The border between this gateway and its pods: aiohttp's exceptions come in, `PodError`s go out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from gateway.errors import PodDisconnected, PodRejected, PodTimeout, PodUnavailable, PodUnreachable
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def pod_io(where: str, *, deadline: float) -> AsyncIterator[asyncio.Timeout]:
+    """Run a piece of pod I/O under a deadline (seconds from now, to be rescheduled through the yielded object)."""
+    try:
+        async with asyncio.timeout(deadline) as timeout:
+            yield timeout
+    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            raise PodUnreachable(f"{where}: no connection within the deadline", code="pod_unreachable") from error
+        raise PodTimeout(f"{where}: no answer within the deadline", code="pod_timeout") from error
+    except aiohttp.ClientConnectorError as error:
+        raise PodUnreachable(f"{where}: {error.strerror or error}", code="pod_unreachable") from error
+    except (aiohttp.ClientError, ConnectionError) as error:
+        raise PodDisconnected(f"{where}: {str(error) or type(error).__name__}", code="pod_disconnected") from error
+
+
+class PodApi:
+    """Small control-plane calls to pods: a deadline each, JSON decoded into the caller's type."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def get(self, url: str, path: str, *, timeout: float) -> bytes:  # noqa: ASYNC109 - a deadline for the call, applied in pod_io
+        """The body of a 200. Raises PodError."""
+        return await self._call("GET", url + path, timeout, None)
+
+    async def post(self, url: str, path: str, body: bytes, *, timeout: float) -> bytes:  # noqa: ASYNC109
+        """Post JSON; the body of a 200. Raises PodError."""
+        return await self._call("POST", url + path, timeout, body)
+
+    async def _call(self, method: str, where: str, deadline: float, body: bytes | None) -> bytes:
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        async with (
+            pod_io(where, deadline=deadline),
+            self._session.request(method, where, data=body, headers=headers) as answer,
+        ):
+            if answer.status >= 500:
+                raise PodUnavailable(f"{where} answered {answer.status}", code="pod_unavailable")
+            if answer.status != 200:
+                raise PodRejected(f"{where} answered {answer.status}", code="pod_rejected")
+            return await answer.read()
+
+
+def decoded(body: bytes | msgspec.Raw, type_: type[T], where: str) -> T:
+    """A pod's JSON as `type_`. Raises PodRejected."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.DecodeError as error:
+        raise PodRejected(f"{where}: unexpected answer: {error}", code="pod_rejected") from error
