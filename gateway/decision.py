@@ -38,6 +38,7 @@ class Decision(NamedTuple):
     candidates: list[Candidate]
     placed: Placed
     source: Candidate | None
+    source_pod: Pod | None
     source_reason: SourceReason
     source_tokens: int
     prompt: Prompt
@@ -73,6 +74,7 @@ class Decider:
         pods = self._pods.serving(ask.model, frozenset(tried))
         if not pods:
             raise NoPodReady(f"No pod that serves {ask.model!r} is ready.", code="no_pod_ready")
+        by_url = {pod.url: pod for pod in pods}
         cached, block_size = self._match(ask, pods)
         candidates = self._pods.candidates(pods, cached)
         request = PlacementRequest(
@@ -87,10 +89,11 @@ class Decider:
         source, reason = self._source(ask, request, candidates, chosen)
         source_tokens = pullable_tokens(source) if source is not None else 0
         return Decision(
-            pod=next(pod for pod in pods if pod.url == chosen.pod),
+            pod=by_url[chosen.pod],
             candidates=candidates,
             placed=placed,
             source=source,
+            source_pod=None if source is None else by_url[source.pod],
             source_reason=reason,
             source_tokens=source_tokens,
             prompt=ask.prompt,

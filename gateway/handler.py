@@ -103,9 +103,8 @@ class Handler:
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
         rank = chosen.rank if len(pod.ranks) > 1 else None
-        attempt = Attempt(
-            pod.url, request.path, to_pod(request.headers, ask.request_id, rank), with_kv_transfer_params(body, params)
-        )
+        headers = to_pod(request.headers, ask.request_id, rank)
+        attempt = Attempt(pod.url, request.path_qs, headers, _with_source(body, params))
         with self._pods.leased(pod, chosen.rank, decision.uncached_tokens) as lease:
             try:
                 answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
@@ -125,14 +124,13 @@ class Handler:
         self._metrics.pulls.labels(decision.source_reason).inc()
         record.attempts += 1
         record.pod = decision.pod.name
-        record.source = decision.source.pod if decision.source is not None else ""
+        record.source = decision.source_pod.name if decision.source_pod is not None else ""
         record.source_reason = decision.source_reason
         record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
         record.prompt_tokens = ask.prompt.tokens
         record.predicted_cached = decision.predicted_cached
-        if decision.source is not None:
-            lead = decision.source_tokens - decision.chosen.any_tokens
-            self._metrics.pulled_tokens.labels(decision.source.pod).inc(lead)
+        if record.source:
+            self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
         return decision
 
     def _model(self, peek: Peek) -> str:
@@ -180,6 +178,15 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise too_large from error
+    except web.RequestPayloadError as error:
+        raise RequestError(f"The body could not be read: {error}", code="invalid_body") from error
+
+
+def _with_source(body: bytes, params: bytes | None) -> bytes:
+    try:
+        return with_kv_transfer_params(body, params)
+    except ValueError as error:
+        raise RequestError(f"The body cannot be forwarded: {error}", code="invalid_body") from error
 
 
 def request_id(request: web.Request) -> str:

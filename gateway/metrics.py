@@ -40,7 +40,6 @@ class Record(Struct):
     tokens_reason: str = ""
     prompt_tokens: int | None = None
     predicted_cached: int | None = None
-    predicted_pulled: int = 0
     reported_prompt: int | None = None
     reported_cached: int | None = None
     reported_completion: int | None = None
@@ -122,7 +121,7 @@ class Metrics:
         model = record.model or "unknown"
         self.requests.labels(model, record.pod, record.status).inc()
         self.duration.labels(model).observe(now - record.started)
-        if record.first_byte is not None:
+        if record.first_byte is not None and record.status == 200:
             self.ttft.labels(model, "named" if record.source else "none").observe(record.first_byte - record.started)
         if not record.pod:
             return

@@ -39,7 +39,8 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_NOT_TO_POD = _HOP_BY_HOP | {"host", "content-length", "expect", "x-request-id"}
+# A compressed body has been unpacked on its way in; its length is written anew.
+_NOT_TO_POD = _HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect", "x-request-id"}
 # By these a client could choose a rank or a source, here or at a pod.
 _STEERING = ("x-gateway-", "x-data-parallel-", "x-kv-", "x-prefiller-", "x-p2p-")
 _RETRYABLE_STATUS = frozenset({502, 503, 504})
