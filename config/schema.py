@@ -162,6 +162,19 @@ class Config(_Section, frozen=True):
             if pod.p2p is None:
                 require_ports(self.p2p.port, pod.data_parallel_size)
 
+    def p2p_addresses(self) -> dict[str, tuple[str, int] | None]:
+        """Where each pod serves pulls, by the pod's name.
+
+        None where it is not known: a default address that several pods of one host would share is nobody's.
+        """
+        default = {pod.name: (pod.name.rpartition(":")[0].strip("[]"), self.p2p.port) for pod in self.pods}
+        addresses = {pod.name: split_address(pod.p2p) if pod.p2p else default[pod.name] for pod in self.pods}
+        holders = Counter(addresses.values())
+        return {
+            pod.name: None if pod.p2p is None and holders[addresses[pod.name]] > 1 else addresses[pod.name]
+            for pod in self.pods
+        }
+
 
 def http_address(url: str) -> str:
     """`host:port` of an http(s) URL that is nothing but scheme, host and port. Raises ValueError for any other."""
@@ -186,6 +199,11 @@ def split_address(address: str) -> tuple[str, int]:
         hint = "; an IPv6 host needs brackets" if address.count(":") > 1 else ""
         raise ValueError(f"{address!r} is not host:port{hint}")
     return match[1].strip("[]"), _port(match[2], address)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_ports(first: int, ranks: int) -> None:
