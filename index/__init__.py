@@ -1,0 +1,30 @@
+"""What is cached where: pure, exact, and fast under any stream of KV-cache events."""
+
+from index.block_hash import block_keys, root_key, salt_extra
+from index.events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, DecodeError, Event, Tier, decode_batch
+from index.holdings import Publisher
+from index.match import Cached
+from index.radix import Applied, IndexStats, RadixIndex
+from index.sequence import Action, Decision, Sequence
+
+__all__ = [
+    "Action",
+    "AllBlocksCleared",
+    "Applied",
+    "Batch",
+    "BlockRemoved",
+    "BlockStored",
+    "Cached",
+    "Decision",
+    "DecodeError",
+    "Event",
+    "IndexStats",
+    "Publisher",
+    "RadixIndex",
+    "Sequence",
+    "Tier",
+    "block_keys",
+    "decode_batch",
+    "root_key",
+    "salt_extra",
+]

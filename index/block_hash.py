@@ -1,0 +1,86 @@
+"""Keys of KV blocks, made from token ids alone.
+
+A block's key is the xxh3-64 digest of its token ids, seeded with the key of the block before it; the first block is
+seeded with a root key made of the namespace (LoRA adapter, else base model) and the block size. Equal keys therefore
+mean equal prefixes up to and including that block, whichever engine published it and whatever hash or hash seed that
+engine uses. The digest is not cryptographic: a collision costs a misjudged placement, never a wrong answer, because
+the engine looks its blocks up by its own hash.
+
+What distinguishes blocks of equal tokens (images, cache salt, prompt embeddings) is appended to the block's token
+bytes. Those have a fixed width, so the sum is unambiguous.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+_TOKEN_BYTES = 4
+_LITTLE_ENDIAN = sys.byteorder == "little"
+
+
+def root_key(namespace: str, block_size: int) -> int:
+    """The seed of a first block; `namespace` is the LoRA adapter's name if there is one, else the base model's."""
+    return xxh3_64_intdigest(namespace.encode(), block_size)
+
+
+def block_keys(
+    tokens: "Sequence[int] | array[int]",
+    block_size: int,
+    root: int,
+    extras: Mapping[int, bytes] | None = None,
+) -> list[int]:
+    """Chained keys of the full blocks of `tokens`; a partial last block has none.
+
+    `root` is a root key, or the key of the block that `tokens` follow. `extras` holds, by block number within
+    `tokens`, what a block holds besides its tokens. Ids outside 0 … 2**32 - 1 raise `struct.error`. Linear in tokens.
+    """
+    width = block_size * _TOKEN_BYTES
+    count = len(tokens) // block_size
+    data = _packed(tokens, count * block_size)
+    key = root
+    if extras:
+        chunks = [data[at : at + width] for at in range(0, len(data), width)]
+        for block, extra in extras.items():
+            if block < count:
+                chunks[block] += extra
+        return [key := xxh3_64_intdigest(chunk, key) for chunk in chunks]
+    return [key := xxh3_64_intdigest(chunk, key) for (chunk,) in struct.iter_unpack(f"{width}s", data)]
+
+
+def extra_bytes(values: Sequence[Any]) -> bytes:
+    """The canonical form of what a block holds besides tokens: its values in the order vLLM publishes them.
+
+    That order is `(identifier, offset)` pairs of the media that touch the block, the cache salt, prompt-embedding
+    digests.
+    """
+    return msgspec.msgpack.encode(list(values))
+
+
+def salt_extra(cache_salt: str) -> bytes:
+    """What a request's `cache_salt` adds to its first block, where the block holds no media as well."""
+    return extra_bytes([cache_salt])
+
+
+def event_extras(extra_keys: Sequence[Any] | None, lora_name: str | None) -> dict[int, bytes] | None:
+    """`extras` of a stored event's blocks from its `extra_keys`; the LoRA name is left out, being in the root key."""
+    if not extra_keys or not any(extra_keys):
+        return None
+    extras = {}
+    for block, values in enumerate(extra_keys):
+        if not values:
+            continue
+        rest = values[1:] if lora_name is not None and values[0] == lora_name else values
+        if rest:
+            extras[block] = extra_bytes(rest)
+    return extras or None
+
+
+def _packed(tokens: "Sequence[int] | array[int]", length: int) -> bytes:
+    if isinstance(tokens, array) and tokens.typecode == "I" and tokens.itemsize == _TOKEN_BYTES and _LITTLE_ENDIAN:
+        return tokens[:length].tobytes()
+    return struct.pack(f"<{length}I", *tokens[:length])

@@ -1,0 +1,91 @@
+"""What must hold in the index at any time, asserted. For tests and for a running gateway that is in doubt."""
+
+# ruff: noqa: S101 - asserting is what this module is for
+
+from collections import Counter
+from collections.abc import Iterable
+
+from index.events import Tier
+from index.holdings import Holdings
+from index.node import Node
+from index.tree import MAX_DEPTH_BLOCKS, Tree
+
+
+def check_invariants(tree: Tree, publishers: Iterable[Holdings]) -> None:
+    """Raises AssertionError if any part contradicts another. O(all blocks)."""
+    publishers = list(publishers)
+    _check_links(tree)
+    known = set(publishers)
+    for node in tree.nodes.values():
+        _check_node(node, known)
+    for holdings in publishers:
+        _check_holdings(tree, holdings)
+
+
+def _check_links(tree: Tree) -> None:
+    """Every node is reached exactly once from the tops, and roots count their tops."""
+    reached: list[Node] = []
+    for first, node in tree.tops.items():
+        assert node.keys[0] == first, "a top is filed under another key"
+        assert node.parent is None, "a top has a parent"
+    queue = list(tree.tops.values())
+    while queue:
+        node = queue.pop()
+        reached.append(node)
+        for first, child in node.children.items():
+            assert child.keys[0] == first, "a child is filed under another key"
+            assert child.parent is node, "a child has another parent"
+            assert child.root is node.root, "a child has another root"
+            queue.append(child)
+    assert {node.id: node for node in reached} == tree.nodes, "nodes and links disagree"
+    assert len(reached) == len(tree.nodes), "a node is reached twice"
+    tops = Counter((node.root.namespace, node.root.block_size) for node in tree.tops.values())
+    assert tops == {name: root.tops for name, root in tree.roots.items()}, "roots miscount their tops"
+
+
+def _check_node(node: Node, known: set[Holdings]) -> None:
+    assert node.keys, "a run is empty"
+    assert node.start == (node.parent.end if node.parent else 0), "a run does not follow its parent"
+    assert node.end <= MAX_DEPTH_BLOCKS, "a run is too deep for locations"
+    assert node.cont is None or node.cont in node.children.values(), "the rest of a split run is not a child"
+    for held in node.held:
+        for holdings, bits in held.items():
+            assert holdings in known, "a forgotten publisher holds blocks"
+            assert 0 < bits < 1 << len(node.keys), "bits lie outside their run"
+            assert node in holdings.nodes, "a publisher does not know where it holds blocks"
+    assert node.children or node.tail_is_held(), "nobody holds the end of a leaf"
+
+
+def _check_holdings(tree: Tree, holdings: Holdings) -> None:
+    located: Counter[tuple[int, int]] = Counter()
+    for location in holdings.located.values():
+        node, depth = tree.resolve(location)
+        located[node.id, depth] += 1
+    held: Counter[tuple[int, int]] = Counter()
+    for node in holdings.nodes:
+        bits = holdings.bits_anywhere(node)
+        assert tree.nodes[node.id] is node, "a publisher holds blocks of a pruned run"
+        assert bits, "a publisher holds nothing in a run it remembers"
+        held.update((node.id, node.start + offset) for offset in range(len(node.keys)) if bits >> offset & 1)
+    assert located == held, "locations and bits disagree"
+    for tier in Tier:
+        count = sum(holdings.bits(tier, node).bit_count() for node in holdings.nodes)
+        assert count == holdings.blocks[tier], "blocks are miscounted"
+    assert holdings.private <= holdings.located.keys(), "a private block is not located"
+    _check_copies(tree, holdings)
+    _check_waiting(holdings)
+
+
+def _check_copies(tree: Tree, holdings: Holdings) -> None:
+    for tier, block_hash in holdings.copies.entries():
+        assert block_hash in holdings.located, "copies are counted of a block not held"
+        node, depth = tree.resolve(holdings.located[block_hash])
+        assert holdings.bits(tier, node) >> (depth - node.start) & 1, "copies are counted in a tier without the block"
+    holdings.copies.check()
+
+
+def _check_waiting(holdings: Holdings) -> None:
+    holdings.orphans.check()
+    holdings.placeholders.check()
+    assert not any(block_hash in holdings.placeholders for block_hash in holdings.located), "a known block is pending"
+    assert not holdings.orphans.waiting_for(list(holdings.located)), "an orphan's parent is known"

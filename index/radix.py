@@ -1,0 +1,157 @@
+"""The exact record of which pod holds which KV blocks.
+
+Why a tree of runs with bit sets, and neither a hash map from block to pods nor a trie of blocks: a prompt of a hundred
+thousand tokens is thousands of blocks but only a few runs, since prompts diverge in few places. A lookup compares a run
+in O(log of its length) and answers, for each publisher, how much of it is held by arithmetic on one int; it costs
+runs * holders, not blocks * holders. A publisher's removals touch only its own bits, and forgetting a pod costs what it
+held.
+
+The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `copies` (counts behind a
+bit), `waiting` (orphans, placeholders), `ledger` (bit, location and count of a
+block), `store` (events), `match` (lookup), `check` (invariants).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from index.check import check_invariants
+from index.events import AllBlocksCleared, BlockStored, Event, Tier
+from index.holdings import Holdings, Publisher
+from index.ledger import Applied, Ledger
+from index.match import Cached, match
+from index.store import Store
+from index.tree import Tree
+
+__all__ = ["Applied", "Cached", "IndexStats", "Publisher", "RadixIndex"]
+
+MAX_RUN_BLOCKS: Final = 1024
+"""Longest run. Each flip of a bit copies the run's bit set, 128 bytes at this length; longer runs would make stores and
+removals slower, and shorter ones lookups."""
+
+ORPHAN_LIMIT_BLOCKS: Final = 4096
+"""Per publisher: orphans resolve within a batch or, after a gap, rarely; at 16 tokens a block this is about 1 MB."""
+
+PLACEHOLDER_LIMIT_BLOCKS: Final = 16384
+"""Per publisher: offloaded blocks whose content an event may still tell; about 4 MB."""
+
+
+class IndexStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of the index. `blocks` counts residencies per tier, over all publishers."""
+
+    publishers: int
+    nodes: int
+    blocks: dict[Tier, int]
+    orphans: int
+    placeholders: int
+
+
+class RadixIndex:
+    """Which publisher holds which blocks in which tier, by content."""
+
+    def __init__(
+        self,
+        *,
+        max_run_blocks: int = MAX_RUN_BLOCKS,
+        orphan_limit_blocks: int = ORPHAN_LIMIT_BLOCKS,
+        placeholder_limit_blocks: int = PLACEHOLDER_LIMIT_BLOCKS,
+    ) -> None:
+        self._tree = Tree(max_run_blocks)
+        self._ledger = Ledger(self._tree)
+        self._store = Store(self._tree, self._ledger)
+        self._publishers: dict[Publisher, Holdings] = {}
+        self._orphan_limit = orphan_limit_blocks
+        self._placeholder_limit = placeholder_limit_blocks
+
+    def add_publisher(self, publisher: Publisher, model: str) -> None:
+        """Makes the publisher known; `model` is the namespace of its blocks without LoRA adapter.
+
+        Idempotent; another model than before means another engine, and clears what was known.
+        """
+        holdings = self._publishers.get(publisher)
+        if holdings is not None:
+            if holdings.model == model:
+                return
+            self._forget(holdings)
+        self._publishers[publisher] = Holdings(
+            publisher, model, orphan_limit=self._orphan_limit, placeholder_limit=self._placeholder_limit
+        )
+
+    def apply(self, publisher: Publisher, events: Iterable[Event]) -> Applied:
+        """Applies events in order and says what became of them; never raises on content.
+
+        Events of a publisher that is not (or no longer) known are ignored and counted: they come from the queue of a
+        removed pod. O(blocks + tokens) plus, per split, the holders of the run.
+        """
+        applied = Applied()
+        holdings = self._publishers.get(publisher)
+        if holdings is None:
+            applied.unknown_publisher = sum(1 for _ in events)
+            return applied
+        for event in events:
+            if isinstance(event, BlockStored):
+                self._store.stored(holdings, event, applied)
+            elif isinstance(event, AllBlocksCleared):
+                self._ledger.clear(holdings, Tier.GPU)
+                applied.cleared += 1
+            else:
+                self._store.removed(holdings, event, applied)
+        return applied
+
+    def match(self, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, Cached]:
+        """How many tokens of a prompt each publisher holds; those that hold nothing are absent.
+
+        `prompts` maps block sizes to the prompt's chained keys at that size (`block_keys` from `root_key`).
+        O(runs * (log(run) + holders)).
+        """
+        return match(self._tree, prompts)
+
+    def block_sizes(self, namespace: str) -> tuple[int, ...]:
+        """The block sizes, ascending, in which blocks of the namespace are held. O(namespaces * sizes)."""
+        return tuple(sorted(size for name, size in self._tree.roots if name == namespace))
+
+    def clear(self, publisher: Publisher, tier: Tier | None = None) -> None:
+        """Forgets what the publisher holds in a tier; in all tiers, with all it said and all that waits, if None.
+
+        O(what it holds).
+        """
+        holdings = self._publishers.get(publisher)
+        if holdings is None:
+            return
+        if tier is not None:
+            self._ledger.clear(holdings, tier)
+            return
+        self._forget(holdings)
+        self.add_publisher(publisher, holdings.model)
+
+    def remove_pod(self, pod: str) -> None:
+        """Forgets the pod, with all its ranks. O(publishers + what it holds)."""
+        for publisher, holdings in list(self._publishers.items()):
+            if publisher.pod == pod:
+                self._forget(holdings)
+
+    def blocks(self, publisher: Publisher) -> dict[Tier, int]:
+        """Resident blocks per tier; 0 for an unknown publisher."""
+        holdings = self._publishers.get(publisher)
+        return {tier: holdings.blocks[tier] if holdings else 0 for tier in Tier}
+
+    def stats(self) -> IndexStats:
+        """Sizes of the whole. O(publishers)."""
+        every = self._publishers.values()
+        return IndexStats(
+            publishers=len(every),
+            nodes=len(self._tree.nodes),
+            blocks={tier: sum(holdings.blocks[tier] for holdings in every) for tier in Tier},
+            orphans=sum(holdings.orphans.blocks for holdings in every),
+            placeholders=sum(len(holdings.placeholders) for holdings in every),
+        )
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where the record contradicts itself. O(all blocks)."""
+        check_invariants(self._tree, self._publishers.values())
+
+    def _forget(self, holdings: Holdings) -> None:
+        for tier in Tier:
+            self._ledger.clear(holdings, tier)
+        del self._publishers[holdings.publisher]

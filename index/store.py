@@ -1,0 +1,269 @@
+"""How events change the tree and the publishers' holdings.
+
+Stored blocks fall into two sorts. One that the publisher already holds, in this tier or the other, is known: it gets
+another bit or another copy, where it is. That must not depend on what the event says about content, because events of
+the CPU tier leave out `extra_keys`. GPU events do carry them, so there the keys are compared, and where they differ
+the newer event is believed and the older residency withdrawn. All other blocks are hashed from their parent's key on
+and inserted.
+
+Two engine hashes of one publisher can come out at the same key, when blocks differ in something that events don't
+carry (images on the CPU tier, two adapters of one name). One bit cannot stand for both. The second gets a private key,
+made with the engine's hash, and so do those after it: nothing is claimed for them, and the books stay exact.
+"""
+
+from collections import deque
+from typing import Final
+
+from index.block_hash import block_keys, event_extras
+from index.copies import Group
+from index.events import INDEXED_KINDS, BlockRemoved, BlockStored, Tier
+from index.holdings import Holdings
+from index.ledger import Applied, Ledger
+from index.node import common_length
+from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
+from index.waiting import Orphan
+
+_U64: Final = (1 << 64) - 1
+
+
+class Store:
+    """Applies events of publishers to a tree."""
+
+    def __init__(self, tree: Tree, ledger: Ledger) -> None:
+        self._tree = tree
+        self._ledger = ledger
+
+    def stored(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
+        """Applies a stored event, and what waited for its blocks. O(blocks + tokens) plus the nodes touched."""
+        if event.spec_kind is not None:
+            holdings.kinds[event.group_idx] = event.spec_kind
+        if not event.block_hashes:
+            return
+        if not _is_indexed(holdings, event.group_idx):
+            applied.ignored_group += len(event.block_hashes)
+        elif not event.block_size and not event.token_ids:
+            self._placeholder(holdings, event, applied)
+        elif not _is_sound(event):
+            applied.malformed += 1
+        else:
+            self._store_with_orphans(holdings, event, applied)
+
+    def removed(self, holdings: Holdings, event: BlockRemoved, applied: Applied) -> None:
+        """Takes back one copy of each block, wherever it is: resident, or still waiting. O(blocks)."""
+        tier, group = event.tier, event.group_idx
+        for block_hash in event.block_hashes:
+            if self._ledger.remove_copy(holdings, tier, group, block_hash, applied):
+                continue
+            if holdings.placeholders.cancel(tier, group, block_hash) or holdings.orphans.cancel(
+                tier, group, block_hash
+            ):
+                applied.cancelled += 1
+            elif _is_indexed(holdings, group):
+                applied.unknown_removed += 1
+            else:
+                applied.ignored_group += 1
+
+    def _placeholder(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
+        for block_hash in event.block_hashes:
+            if block_hash in holdings.located:
+                self._ledger.mark(holdings, event.tier, event.group_idx, [block_hash], applied)
+            else:
+                applied.placeholder_pending += 1
+                applied.dropped += holdings.placeholders.add(event.tier, event.group_idx, block_hash)
+
+    def _store_with_orphans(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
+        """Stores the event and, one after the other, those that become possible by it.
+
+        Orphans that were removed while they waited are removed only when all are stored: they may be the parents of
+        others.
+        """
+        queue = deque([Orphan(event)])
+        removals = []
+        while queue:
+            orphan = queue.popleft()
+            known = self._store(holdings, orphan, applied)
+            if known is None:
+                continue
+            if undone := [block_hash for block_hash in orphan.cancelled if block_hash in holdings.located]:
+                removals.append(BlockRemoved(undone, orphan.event.tier, orphan.event.group_idx))
+            for parent in holdings.orphans.waiting_for(known):
+                adopted = holdings.orphans.take(parent)
+                applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
+                queue.extend(adopted)
+            for block_hash in holdings.placeholders.named_in(known):
+                for tier, group in holdings.placeholders.take(block_hash):
+                    self._ledger.mark(holdings, tier, group, [block_hash], applied)
+        for removal in removals:
+            self.removed(holdings, removal, applied)
+
+    def _store(self, holdings: Holdings, orphan: Orphan, applied: Applied) -> list[int] | None:
+        """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
+        event = orphan.event
+        place = self._place(holdings, event)
+        if place is not None and (
+            place.root.block_size != event.block_size or place.depth + len(event.block_hashes) > MAX_DEPTH_BLOCKS
+        ):
+            applied.malformed += 1
+            return None
+        if not holdings.located.keys().isdisjoint(event.block_hashes):
+            return self._store_mixed(holdings, place, orphan, applied)
+        if place is None:
+            self._put_aside(holdings, orphan, applied)
+            return []
+        self._insert(holdings, place, event, applied)
+        return event.block_hashes
+
+    def _store_mixed(self, holdings: Holdings, place: Place | None, orphan: Orphan, applied: Applied) -> list[int]:
+        """Stores an event with known blocks among its own, stretch by stretch of equal sort."""
+        event = orphan.event
+        became_known: list[int] = []
+        at = 0
+        while at < len(event.block_hashes):
+            sort, end = _stretch(holdings, event.block_hashes, at)
+            part = _part(event, at, end)
+            if sort != _UNKNOWN:
+                agreeing = self._agreeing(holdings, place, part) if sort == _KNOWN else end - at
+                if agreeing < end - at:
+                    self._ledger.withdraw(holdings, part.block_hashes[agreeing], applied)
+                end = at + agreeing
+                self._ledger.mark(holdings, event.tier, event.group_idx, part.block_hashes[:agreeing], applied)
+            elif place is None:
+                self._put_aside(holdings, Orphan(part, orphan.cancelled.intersection(part.block_hashes)), applied)
+            else:
+                self._insert(holdings, place, part, applied)
+                became_known += part.block_hashes
+            if end > at and event.block_hashes[end - 1] in holdings.located:
+                place = self._ledger.after(holdings, event.block_hashes[end - 1])
+            at = end
+        return became_known
+
+    def _place(self, holdings: Holdings, event: BlockStored) -> Place | None:
+        """Where the event's first block belongs; None if its parent is not known."""
+        parent = event.parent_block_hash
+        if parent is None:
+            return self._tree.start(event.lora_name or holdings.model, event.block_size)
+        return self._ledger.after(holdings, parent) if parent in holdings.located else None
+
+    def _put_aside(self, holdings: Holdings, orphan: Orphan, applied: Applied) -> None:
+        parent = orphan.event.parent_block_hash
+        assert parent is not None, "a prompt's start has a place"  # noqa: S101 - for mypy
+        applied.orphaned += len(orphan.event.block_hashes)
+        applied.dropped += holdings.orphans.add(parent, orphan)
+
+    def _insert(self, holdings: Holdings, place: Place, event: BlockStored, applied: Applied) -> None:
+        """Stores blocks of which the publisher holds none yet, right after `place`."""
+        extras = event_extras(event.extra_keys, event.lora_name)
+        keys = block_keys(event.token_ids, event.block_size, place.key(), extras)
+        path = self._tree.follow(place, keys)
+        clear = _unheld_length(holdings, path)
+        if clear is None:
+            self._occupy(holdings, place, event, keys, path, applied)
+            return
+        if clear:
+            head = _part(event, 0, clear)
+            self._insert(holdings, place, head, applied)
+            place = self._ledger.after(holdings, head.block_hashes[-1])
+        tail = _part(event, clear, len(keys))
+        extras = event_extras(tail.extra_keys, tail.lora_name) or {}
+        for number, block_hash in enumerate(tail.block_hashes):
+            extras[number] = extras.get(number, b"") + (block_hash & _U64).to_bytes(8, "big")
+        keys = block_keys(tail.token_ids, tail.block_size, place.key(), extras)
+        self._occupy(holdings, place, tail, keys, self._tree.follow(place, keys), applied)
+        holdings.private.update(tail.block_hashes)
+        applied.private += len(keys)
+
+    def _occupy(
+        self,
+        holdings: Holdings,
+        place: Place,
+        event: BlockStored,
+        keys: list[int],
+        path: list[Segment],
+        applied: Applied,
+    ) -> None:
+        """Takes the blocks of `keys`, of which `path` is the part that exists already."""
+        found = sum(segment.length for segment in path)
+        if found < len(keys):
+            if path:
+                node, offset, count = path[-1]
+                place = Place(place.root, node, node.start + offset + count)
+            path += self._tree.grow(place, keys[found:])
+        self._ledger.occupy(holdings, event.tier, event.group_idx, path, event.block_hashes, applied)
+
+    def _agreeing(self, holdings: Holdings, place: Place | None, part: BlockStored) -> int:
+        """How many of these known blocks, from the first on, hold what the event says, as far as it can tell."""
+        if place is None or part.tier is not Tier.GPU:
+            return len(part.block_hashes)
+        extras = event_extras(part.extra_keys, part.lora_name)
+        keys = block_keys(part.token_ids, part.block_size, place.key(), extras)
+        at = 0
+        for node, offset, length in self._ledger.segments(holdings, part.block_hashes):
+            same = min(common_length(node.keys, offset, keys, at), length)
+            at += same
+            if same < length:
+                break
+        return at
+
+
+_UNKNOWN: Final = 0
+_KNOWN: Final = 1
+_PRIVATE: Final = 2
+
+
+def _stretch(holdings: Holdings, hashes: list[int], at: int) -> tuple[int, int]:
+    """The sort of the block at `at`, and where the blocks of that sort that follow it end."""
+    if not at and not holdings.private and holdings.located.keys() >= set(hashes):
+        return _KNOWN, len(hashes)
+    sort = _sort(holdings, hashes[at])
+    end = at + 1
+    while end < len(hashes) and _sort(holdings, hashes[end]) == sort:
+        end += 1
+    return sort, end
+
+
+def _sort(holdings: Holdings, block_hash: int) -> int:
+    if block_hash not in holdings.located:
+        return _UNKNOWN
+    return _PRIVATE if block_hash in holdings.private else _KNOWN
+
+
+def _is_indexed(holdings: Holdings, group: Group) -> bool:
+    kind = holdings.kinds.get(group)
+    return kind is None or kind in INDEXED_KINDS
+
+
+def _is_sound(event: BlockStored) -> bool:
+    blocks = len(event.block_hashes)
+    distinct = set(event.block_hashes)
+    return (
+        len(event.token_ids) == blocks * event.block_size
+        and len(distinct) == blocks
+        and event.parent_block_hash not in distinct
+        and (event.extra_keys is None or len(event.extra_keys) == blocks)
+    )
+
+
+def _part(event: BlockStored, start: int, end: int) -> BlockStored:
+    """The event for its blocks `start` … `end` - 1 alone."""
+    size = event.block_size
+    return BlockStored(
+        event.block_hashes[start:end],
+        event.block_hashes[start - 1] if start else event.parent_block_hash,
+        event.token_ids[start * size : end * size],
+        size,
+        event.tier,
+        event.lora_name,
+        event.extra_keys[start:end] if event.extra_keys else None,
+        event.group_idx,
+        event.spec_kind,
+    )
+
+
+def _unheld_length(holdings: Holdings, path: list[Segment]) -> int | None:
+    """How many blocks of `path` come before the first that the publisher holds; None if it holds none of them."""
+    at = 0
+    for segment in path:
+        if held := holdings.bits_anywhere(segment.node) & segment.mask():
+            return at + (held & -held).bit_length() - 1 - segment.offset
+        at += segment.length
+    return None
