@@ -1,0 +1,73 @@
+"""A running gateway as a test sees it: over HTTP only."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from tests.engine.pods import Pod
+
+_KNOWN_DEADLINE_S = 30.0
+
+
+class Gateway:
+    """A gateway process, as an operator runs it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def metric(self, line_start: str) -> float:
+        """Sum of the samples whose line starts so; 0 where there is none yet."""
+        return metric(self.url, line_start)
+
+    def pod(self, pod: Pod) -> dict[str, Any]:
+        """The pod's entry of /pods."""
+        entry: dict[str, Any] = next(each for each in self.get("/pods")["pods"] if each["url"] == pod.url)
+        return entry
+
+    def explain(self, body: dict[str, Any]) -> dict[str, Any]:
+        explained: dict[str, Any] = self.post("/explain", body)
+        return explained
+
+    def cached(self, body: dict[str, Any], pod: Pod) -> dict[str, int]:
+        """The tokens of the body's prompt that the gateway believes the pod to hold, per tier."""
+        candidates = self.explain(body)["candidates"]
+        found: dict[str, int] = next(each["cached_tokens"] for each in candidates if each["pod"] == pod.url)
+        return found
+
+    def wait_until_preferred(self, body: dict[str, Any], pod: Pod) -> None:
+        """Return when the request would go to the pod, not by the draw among equals but for its load."""
+
+        def preferred() -> bool:
+            totals = {each["pod"]: each["total"] for each in self.explain(body)["candidates"]}
+            return all(totals[pod.url] > total for url, total in totals.items() if url != pod.url)
+
+        until(preferred, _KNOWN_DEADLINE_S, "load that decides placement")
+
+    def wait_until_cached(self, body: dict[str, Any], pod: Pod, tokens: int) -> None:
+        """Return when the pod's events have announced so many tokens of the prompt in its CPU tier."""
+        until(lambda: self.cached(body, pod)["cpu"] >= tokens, _KNOWN_DEADLINE_S, "CPU-tier events")
+
+
+def metric(url: str, line_start: str, label: str = "") -> float:
+    with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(line_start) and label in line)
+
+
+def until(condition: Callable[[], object], deadline_s: float, what: str) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {deadline_s:.0f} s")
+        time.sleep(0.05)
