@@ -50,4 +50,4 @@ bench: install ## cost per event, per match, per request, with peers where they 
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove what was built; the engine environment is outside the checkout and stays
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

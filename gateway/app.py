@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-
 import aiohttp
+import structlog
 import zmq.asyncio
 from aiohttp import web
 
@@ -25,6 +25,8 @@ from gateway.subscriber import Subscriber
 from gateway.tokens import Tokenizer
 from gateway.upstream import PodApi
 from index import Publisher, RadixIndex
+
+_log = structlog.get_logger("gateway.app")
 
 # uvicorn, in front of vLLM, closes an idle connection after 5 s: dropping ours first avoids sending into a closing one.
 _KEEPALIVE_S = 3.0
@@ -45,8 +47,11 @@ class Gateway:
 async def gateway(config: Config) -> AsyncIterator[Gateway]:
     """Make every part; on exit close what was opened."""
     index = RadixIndex()
+    addresses = config.p2p_addresses()
+    if unknown := [name for name, address in addresses.items() if address is None]:
+        _log.warning("pods on one host need a p2p address each; until then none of them is a source", pods=unknown)
     pods = PodTable(
-        (Pod(spec, p2p_port=config.p2p.port, breaker=config.breaker) for spec in config.pods),
+        (Pod(spec, p2p=addresses[spec.name], breaker=config.breaker) for spec in config.pods),
         max_load_age=config.poll.max_age,
     )
     metrics = Metrics(pods, index)

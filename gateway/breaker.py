@@ -1,10 +1,11 @@
 """A circuit breaker per pod, as a pure state machine.
 
-    closed ──failures in a row──▶ open ──cooldown──▶ half-open ──success──▶ closed
+    closed ──failures in a row──▶ open ──cooldown──▶ half-open ──trial answered──▶ closed
                                    ▲                     │
-                                   └──────failure────────┘
+                                   └────trial failed─────┘
 
-Half-open admits one request at a time: the trial that decides.
+Half-open admits one request at a time: the trial. While the breaker is not closed only a trial's outcome moves it;
+requests that were under way before say nothing about the pod as it is now.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ State = Literal["closed", "open", "half-open"]
 
 
 class Breaker:
-    """Time is an argument, in seconds of any monotonic clock."""
+    """Time is an argument, in seconds of any monotonic clock. `trial` is what `began` returned for the request."""
 
     def __init__(self, *, failures: int, cooldown: float) -> None:
         self._limit = failures
@@ -35,22 +36,26 @@ class Breaker:
         state = self.state(now)
         return state == "closed" or (state == "half-open" and not self._trial)
 
-    def began(self, now: float) -> None:
-        """A request goes to the pod."""
-        if self.state(now) == "half-open":
-            self._trial = True
+    def began(self, now: float) -> bool:
+        """A request goes to the pod; returns whether it is the trial."""
+        trial = self.state(now) == "half-open" and not self._trial
+        self._trial |= trial
+        return trial
 
-    def succeeded(self) -> None:
+    def succeeded(self, *, trial: bool) -> None:
         """The pod answered."""
-        self._failed = 0
-        self._trial = False
+        if trial or self._failed < self._limit:
+            self._failed = 0
+        self.ended(trial=trial)
 
-    def failed(self, now: float) -> None:
+    def failed(self, now: float, *, trial: bool) -> None:
         """The pod did not answer."""
-        self._failed = min(self._failed + 1, self._limit)
-        self._opened_at = now
-        self._trial = False
+        if trial or self._failed < self._limit:
+            self._failed = min(self._failed + 1, self._limit)
+            self._opened_at = now
+        self.ended(trial=trial)
 
-    def abandoned(self) -> None:
-        """The request ended without saying anything about the pod (its client left)."""
-        self._trial = False
+    def ended(self, *, trial: bool) -> None:
+        """The request is over; without a verdict before (its client left) a trial frees its place for another."""
+        if trial:
+            self._trial = False

@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 
 from config.load import Config, ConfigError, from_urls, load
+from config.schema import Listen
 from gateway import logs, pod_args
 from gateway.server import StartError, serve
 
@@ -67,11 +68,11 @@ def _config(args: argparse.Namespace) -> Config:
     if args.config is not None and args.pod:
         raise ConfigError("--config and --pod exclude each other: list the pods in the file")
     config = load(args.config) if args.config is not None else from_urls(args.pod)
-    listen = config.listen
-    if args.host is not None:
-        listen = msgspec.structs.replace(listen, host=args.host)
-    if args.port is not None:
-        listen = msgspec.structs.replace(listen, port=args.port)
+    given = {name: value for name in ("host", "port") if (value := getattr(args, name)) is not None}
+    try:
+        listen = msgspec.convert(msgspec.structs.asdict(config.listen) | given, Listen)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--host, --port: {error}") from error
     return msgspec.structs.replace(config, listen=listen)
 
 

@@ -6,6 +6,7 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from config.schema import P2P, Placement
@@ -18,7 +19,7 @@ from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, 
 from scorers import Placement as Placed
 
 SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch"]
-_DEFAULT_BLOCK_SIZE = 16  # of a prompt that matches nothing: only the band of source choice uses it
+_DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, nothing depends on it
 
 
 class Ask(NamedTuple):
@@ -75,12 +76,12 @@ class Decider:
         if not pods:
             raise NoPodReady(f"No pod that serves {ask.model!r} is ready.", code="no_pod_ready")
         by_url = {pod.url: pod for pod in pods}
-        cached, block_size = self._match(ask, pods)
-        candidates = self._pods.candidates(pods, cached)
+        matched = self._match(ask, pods)
+        candidates = self._pods.candidates(pods, matched.cached)
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
             prompt_tokens=ask.prompt.tokens,
-            block_size=block_size,
+            block_size=matched.block_size,
             model=ask.model,
         )
         coordinate = self._coordinate()
@@ -88,8 +89,9 @@ class Decider:
         chosen = candidates[placed.chosen]
         source, reason = self._source(ask, request, candidates, chosen)
         source_tokens = pullable_tokens(source) if source is not None else 0
+        pod = by_url[chosen.pod]
         return Decision(
-            pod=by_url[chosen.pod],
+            pod=pod,
             candidates=candidates,
             placed=placed,
             source=source,
@@ -97,8 +99,8 @@ class Decider:
             source_reason=reason,
             source_tokens=source_tokens,
             prompt=ask.prompt,
-            block_size=block_size,
-            predicted_cached=_predicted(ask.prompt, max(chosen.any_tokens, source_tokens), block_size),
+            block_size=matched.block_size,
+            predicted_cached=matched.reused(Publisher(pod.name, chosen.rank), source_tokens, ask.prompt),
         )
 
     def _source(
@@ -115,27 +117,52 @@ class Decider:
         )
         return decision.source, decision.reason
 
-    def _match(self, ask: Ask, pods: Iterable[Pod]) -> tuple[dict[Publisher, Cached], int]:
-        """Cached tokens per publisher, summed over the request's sequences, and the block size they are counted in."""
-        total: dict[Publisher, Cached] = {}
-        sizes: set[int] = set()
+    def _match(self, ask: Ask, pods: Iterable[Pod]) -> _Matched:
+        """What each publisher holds of the request's sequences, in each block size that its model's blocks have."""
+        namespaces = {pod.models[ask.model].namespace for pod in pods}
+        sizes = {namespace: self._index.block_sizes(namespace) for namespace in namespaces}
+        matched = _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE))
         extras = {0: salt_extra(ask.peek.cache_salt)} if ask.peek.cache_salt else None
-        for namespace in {pod.models[ask.model].namespace for pod in pods}:
-            known = self._index.block_sizes(namespace)
-            sizes.update(known)
+        for namespace, known in sizes.items():
             for tokens in ask.prompt.sequences:
                 keys = {size: block_keys(tokens, size, root_key(namespace, size), extras) for size in known}
                 for publisher, cached in self._index.match(keys).items():
-                    before = total.get(publisher)
-                    total[publisher] = cached if before is None else Cached(*map(sum, zip(before, cached, strict=True)))
-        return total, max(sizes, default=_DEFAULT_BLOCK_SIZE)
+                    matched.add(publisher, cached, len(tokens))
+        return matched
 
 
-def _predicted(prompt: Prompt, cached: int, block_size: int) -> int | None:
-    """What the engine will report as cached: it reuses whole blocks, and computes at least a prompt's last token."""
-    if prompt.tokens is None:
-        return None
-    return min(cached, sum((len(tokens) - 1) // block_size * block_size for tokens in prompt.sequences if tokens))
+class _Matched:
+    """Cached tokens per publisher, summed over a request's sequences, and what of them its engine will reuse."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.cached: dict[Publisher, Cached] = {}
+        self._reused: dict[Publisher, int] = {}
+
+    def add(self, publisher: Publisher, cached: Cached, tokens: int) -> None:
+        before = self.cached.get(publisher, Cached(0, 0, 0))
+        self.cached[publisher] = Cached(*map(sum, zip(before, cached, strict=True)))
+        self._reused[publisher] = self._reused.get(publisher, 0) + reused_tokens(cached, 0, tokens, self.block_size)
+
+    def reused(self, publisher: Publisher, source_tokens: int, prompt: Prompt) -> int | None:
+        """What the engine will report as cached; a source only exists for a single sequence."""
+        if prompt.tokens is None:
+            return None
+        if not source_tokens:
+            return self._reused.get(publisher, 0)
+        return reused_tokens(self.cached.get(publisher, Cached(0, 0, 0)), source_tokens, prompt.tokens, self.block_size)
+
+
+def reused_tokens(cached: Cached, source_tokens: int, tokens: int, block_size: int) -> int:
+    """Prompt tokens, of `tokens`, that an engine will not compute, given what it and its source hold.
+
+    vLLM looks for at most tokens - 1 in its GPU cache, since the last token has to be computed for its logits. Its
+    offloading connector continues from there over all full blocks; a block-aligned prompt found to its end there is
+    reported as cached as a whole (scheduler and offloading connector, 0.32).
+    """
+    reach = max(cached.any, source_tokens)
+    only_gpu_reaches = cached.gpu == reach > max(cached.cpu, source_tokens)
+    return min(reach, (tokens - only_gpu_reaches) // block_size * block_size)
 
 
 def explanation(decision: Decision) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from gateway.proxy import Attempt, ClientLeftError, Proxy, to_pod
 from gateway.tokens import Tokenizer
 
 _log = structlog.get_logger("gateway.requests")
-_CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
+CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
 _MAX_REQUEST_ID_LENGTH = 128
+REQUEST_ID = web.RequestKey("request_id", str)
 
 
 class Handler:
@@ -58,12 +59,13 @@ class Handler:
             body = await read_body(request, self._limits.max_body)
             ask = await self.understand(request, endpoint, body)
             record.model = ask.model
+            self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
             return await self._attempts(request, ask, body, record)
         except GatewayError as error:
             record.status = error.status
             raise
         except (asyncio.CancelledError, ClientLeftError):
-            record.status = _CLIENT_LEFT_STATUS
+            record.status = CLIENT_LEFT_STATUS
             raise
         finally:
             self._completed(request, record)
@@ -74,7 +76,7 @@ class Handler:
         model = self._model(peek)
         pods = self._pods.serving(model)
         prompt = await self._tokenizer.tokenize(endpoint, peek, model, pods)
-        return Ask(request["request_id"], endpoint, peek, model, prompt)
+        return Ask(request[REQUEST_ID], endpoint, peek, model, prompt)
 
     async def _attempts(self, request: web.Request, ask: Ask, body: bytes, record: Record) -> web.StreamResponse:
         """Decide, forward; before the first byte, a pod's failure is answered by another pod with a fresh decision."""
@@ -109,12 +111,10 @@ class Handler:
             try:
                 answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
             except PodError as error:
-                pod.failed(self._pods.clock(), suspect=not isinstance(error, PodTimeout))
+                lease.failed(self._pods.clock(), suspect=not isinstance(error, PodTimeout))
                 raise
             if record.broken:
-                pod.failed(self._pods.clock(), suspect=True)
-            else:
-                pod.answered()
+                lease.failed(self._pods.clock(), suspect=True)
             return answer
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
@@ -152,7 +152,7 @@ class Handler:
         self._metrics.completed(record, now)
         _log.info(
             "request",
-            request_id=request["request_id"],
+            request_id=request[REQUEST_ID],
             path=request.path,
             model=record.model,
             pod=record.pod,

@@ -74,7 +74,7 @@ class Usage(NamedTuple):
 
 
 # An unescaped quote in front tells a field from the same text inside a generated string.
-_COUNTS = re.compile(rb'(?<!\\)"(prompt_tokens|completion_tokens|cached_tokens)":\s?(\d{1,12})')
+_COUNTS = re.compile(rb'(?<!\\)"(prompt_tokens|completion_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])')
 
 
 def usage(tail: Iterable[bytes]) -> Usage:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from config.schema import Breaker as BreakerConfig
-from config.schema import PodConfig, split_address
+from config.schema import PodConfig
 from gateway.breaker import Breaker
 from index import Cached, Publisher
 from scorers import Candidate
@@ -65,37 +65,54 @@ class InFlight:
 
 
 class Lease:
-    """One placed request. Tokens are released at the first byte, the request at its end; both once.
+    """One request placed on a pod, and what it does to the pod's books.
 
-    A lease belongs to the pod's incarnation that it was taken from: a pod that returns starts from zero.
+    Tokens are released at the first byte, the request at its end; both once. A lease belongs to the pod's incarnation
+    that it was taken from: a pod that returns starts from zero, and with a breaker of its own.
     """
 
-    __slots__ = ("_counts", "_tokens")
+    __slots__ = ("_breaker", "_counts", "_ended", "_pod", "_tokens", "_trial")
 
-    def __init__(self, counts: InFlight, tokens: int) -> None:
-        self._counts: InFlight | None = counts
+    def __init__(self, pod: Pod, rank: int, tokens: int, now: float) -> None:
+        self._pod = pod
+        self._breaker = pod.breaker
+        self._trial = pod.breaker.began(now)
+        self._counts = pod.in_flight[rank]
         self._tokens = tokens
-        counts.requests += 1
-        counts.tokens += tokens
+        self._ended = False
+        self._counts.requests += 1
+        self._counts.tokens += tokens
 
     def first_byte(self) -> None:
-        """The prompt has been computed."""
-        if self._counts is not None:
-            self._counts.tokens -= self._tokens
-            self._tokens = 0
+        """The pod answers: the prompt has been computed."""
+        self._release_tokens()
+        self._breaker.succeeded(trial=self._trial)
+        self._trial = False
+
+    def failed(self, now: float, *, suspect: bool) -> None:
+        """The pod did not answer, or broke off. Under suspicion it is polled at once, and meanwhile it is no source."""
+        self._breaker.failed(now, trial=self._trial)
+        self._trial = False
+        if suspect:
+            self._pod.suspected()
 
     def close(self) -> None:
         """The request has ended, however it did."""
-        self.first_byte()
-        if self._counts is not None:
+        if not self._ended:
+            self._ended = True
+            self._release_tokens()
+            self._breaker.ended(trial=self._trial)
             self._counts.requests -= 1
-            self._counts = None
+
+    def _release_tokens(self) -> None:
+        self._counts.tokens -= self._tokens
+        self._tokens = 0
 
 
 class Pod:
     """One pod. `name` (`host:port`) is its identity in the index and in metrics."""
 
-    def __init__(self, spec: PodConfig, *, p2p_port: int, breaker: BreakerConfig) -> None:
+    def __init__(self, spec: PodConfig, *, p2p: tuple[str, int] | None, breaker: BreakerConfig) -> None:
         self.spec = spec
         self.name = spec.name
         self.url = spec.url.rstrip("/")
@@ -110,7 +127,7 @@ class Pod:
         self.streams: dict[int, EventStream] = {}
         self.in_flight: dict[int, InFlight] = {}
         self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
-        self.p2p_host, self.p2p_port = split_address(spec.p2p or f"{self.name.rpartition(':')[0]}:{p2p_port}")
+        self.p2p = p2p
         self._breaker_config = breaker
 
     def joined(self, models: Mapping[str, Model], ranks: tuple[int, ...]) -> None:
@@ -127,16 +144,7 @@ class Pod:
         """The pod cannot serve. Its models stay known, so that a request for one gets 503, not 404."""
         self.state, self.reason = "down", reason
         self.load = {}
-
-    def failed(self, now: float, *, suspect: bool) -> None:
-        """A request got no answer. Under suspicion the pod is polled at once, and meanwhile it is no source."""
-        self.breaker.failed(now)
-        if suspect:
-            self.suspected()
-
-    def answered(self) -> None:
-        """A request got its answer."""
-        self.breaker.succeeded()
+        self.streams = {rank: EventStream() for rank in self.ranks}
 
     def suspected(self) -> None:
         """Something of the pod broke: poll it at once, and name it as a source only when it is known to be alive."""
@@ -146,11 +154,6 @@ class Pod:
     def rank_load(self, rank: int, oldest: float) -> Load:
         """The polled load, or all-unknown when it is older than `oldest`."""
         return self.load.get(rank, Load()) if self.load_at >= oldest else Load()
-
-    def lease(self, rank: int, uncached_tokens: int, now: float) -> Lease:
-        """Count a request onto the pod."""
-        self.breaker.began(now)
-        return Lease(self.in_flight[rank], uncached_tokens)
 
     @property
     def base_model(self) -> str:
@@ -209,21 +212,21 @@ class PodTable:
     @contextmanager
     def leased(self, pod: Pod, rank: int, uncached_tokens: int) -> Iterator[Lease]:
         """A request under way on a pod for as long as the context lasts."""
-        lease = pod.lease(rank, uncached_tokens, self.clock())
+        lease = Lease(pod, rank, uncached_tokens, self.clock())
         try:
             yield lease
         finally:
             lease.close()
-            pod.breaker.abandoned()  # a trial that ended without a verdict frees its place
 
 
 def _candidate(pod: Pod, rank: int, cached: Cached, load: Load) -> Candidate:
     counts = pod.in_flight[rank]
+    host, port = (None, None) if pod.p2p is None or pod.suspect else pod.p2p
     return Candidate(
         pod=pod.url,
         rank=rank,
-        p2p_host=None if pod.suspect else pod.p2p_host,
-        p2p_port=None if pod.suspect else pod.p2p_port + rank,
+        p2p_host=host,
+        p2p_port=None if port is None else port + rank,
         gpu_tokens=cached.gpu,
         cpu_tokens=cached.cpu,
         any_tokens=cached.any,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Raw, Struct
 
-from config.schema import PodConfig, Poll, tcp_address
+from config.schema import PodConfig, Poll, join_address, tcp_address
 from gateway.errors import PodRejected
 from gateway.pods import Load, Model
 from gateway.upstream import PodApi, decoded
@@ -94,15 +94,13 @@ class Poller:
             ]
         try:
             body = await self._get(spec.url.rstrip("/"), "/kv_event_sources")
+            told: dict[int, _SourceInfo] = decoded(body, dict[int, _SourceInfo], spec.url)
         except PodRejected:
             return []  # before vLLM 0.32 a pod could not tell
-        told: dict[int, _SourceInfo] = decoded(body, dict[int, _SourceInfo], spec.url)
         return [
-            EventSource(
-                rank, _at(endpoint, host), _at(info.replay_endpoint, host) if info.replay_endpoint else None, info.topic
-            )
+            EventSource(rank, endpoint, _reachable(info.replay_endpoint, host), info.topic)
             for rank, info in sorted(told.items())
-            if (endpoint := info.endpoint)
+            if (endpoint := _reachable(info.endpoint, host))
         ]
 
     async def _get(self, url: str, path: str) -> bytes:
@@ -126,9 +124,17 @@ def _load(found: Mapping[str, float]) -> Load:
     )
 
 
+def _reachable(told: str | None, pod_host: str) -> str | None:
+    """An endpoint as its pod told it → as reached; None where there is none, or none off the pod's machine (`ipc://`)."""
+    try:
+        return _at(told, pod_host) if told else None
+    except ValueError:
+        return None
+
+
 def _at(endpoint: str, pod_host: str, rank: int = 0) -> str:
     """An endpoint as bound → as reached: `*` and unspecified addresses mean the pod's own host."""
     host, port = tcp_address(endpoint)
     if host in ("*", "0.0.0.0", "::"):
         host = pod_host.strip("[]")
-    return f"tcp://{f'[{host}]' if ':' in host else host}:{port + rank}"
+    return f"tcp://{join_address(host, port + rank)}"

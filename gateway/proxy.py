@@ -11,12 +11,14 @@ import asyncio
 import io
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import aiohttp
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from config.schema import Limits
 from gateway import openai
@@ -46,6 +48,7 @@ _STEERING = ("x-gateway-", "x-data-parallel-", "x-kv-", "x-prefiller-", "x-p2p-"
 _RETRYABLE_STATUS = frozenset({502, 503, 504})
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 _LARGE_BODY_BYTES = 1024 * 1024
+_PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
 
 
 class ClientLeftError(Exception):
@@ -92,12 +95,16 @@ class Proxy:
                 raise
             record.broken = error.code
             await _break_off(request, out, error)
+        except ClientLeftError:
+            if request.transport is not None:
+                request.transport.abort()  # what is still buffered has no reader
+            raise
         return out
 
     def _send(self, attempt: Attempt) -> aiohttp.client._RequestContextManager:
         body = attempt.body
         return self._session.post(
-            attempt.url + attempt.path,
+            URL(attempt.url + attempt.path, encoded=True),
             data=io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body,
             headers=attempt.headers,
             skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
@@ -113,48 +120,48 @@ class Proxy:
         deadline: asyncio.Timeout,
         record: Record,
     ) -> None:
-        """Until the end. One deadline spans each read and the write that hands it on: a slow client is bounded too."""
+        """Until the end. One deadline spans each read and the write that hands it on; whoever is late has failed."""
         clock = asyncio.get_running_loop().time
         tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
         read, idle = answer.content.readany, self._limits.idle_timeout
         try:
-            await out.prepare(request)
+            await _by_client(out.prepare(request), deadline)
             while chunk:
                 tail.append(chunk)
                 deadline.reschedule(clock() + idle)
-                await _hand_on(out, chunk)
+                await _by_client(out.write(chunk), deadline)
                 chunk = await read()
-            await _end(out)
+            await _by_client(out.write_eof(), deadline)
         finally:
             usage = openai.usage(tail)
             record.reported_prompt, record.reported_completion, record.reported_cached = usage
 
 
-async def _hand_on(out: web.StreamResponse, chunk: bytes) -> None:
+async def _by_client(step: Awaitable[object], deadline: asyncio.Timeout) -> None:
+    """Await what only the client can hold up: its failure, or its being late, must not be taken for the pod's."""
     try:
-        await out.write(chunk)
-    except ConnectionError as error:  # of the client's side: it must not be taken for the pod's
-        raise ClientLeftError from error
-
-
-async def _end(out: web.StreamResponse) -> None:
-    try:
-        await out.write_eof()
+        await step
     except ConnectionError as error:
         raise ClientLeftError from error
+    except asyncio.CancelledError:
+        if deadline.expired():
+            raise ClientLeftError from None
+        raise
 
 
 async def _break_off(request: web.Request, out: web.StreamResponse, error: PodError) -> None:
     """Tell an SSE client what happened; close so that no client takes the answer for complete."""
     if out.prepared and out.content_type == "text/event-stream":
-        await _hand_on(out, b"\n\ndata: " + openai.error_body(error) + b"\n\n")
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_PARTING_WORD_S):
+                await out.write(b"\n\ndata: " + openai.error_body(error) + b"\n\n")
     if request.transport is not None:
         request.transport.close()
 
 
 def to_pod(headers: CIMultiDictProxy[str], request_id: str, rank: int | None) -> CIMultiDict[str]:
     """The client's headers, less what is this connection's own and what could steer; `rank` if the pod has several."""
-    named = {name.strip().lower() for name in headers.get(hdrs.CONNECTION, "").split(",")}
+    named = {name.strip().lower() for line in headers.getall(hdrs.CONNECTION, ()) for name in line.split(",")}
     sent = CIMultiDict(
         (name, value)
         for name, value in headers.items()

@@ -11,13 +11,15 @@ import structlog
 from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from config.schema import join_address
 from gateway import openai
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError
-from gateway.handler import Handler, read_body, request_id
+from gateway.handler import CLIENT_LEFT_STATUS, REQUEST_ID, Handler, read_body, request_id
 from gateway.metrics import TIER_NAMES, Metrics
 from gateway.openai import Endpoint
 from gateway.pods import Pod, PodTable
+from gateway.proxy import ClientLeftError
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.routes")
@@ -140,7 +142,7 @@ class Routes:
             "suspect": pod.suspect,
             "models": list(pod.models),
             "labels": pod.spec.labels,
-            "p2p": f"{pod.p2p_host}:{pod.p2p_port}",
+            "p2p": pod.p2p and join_address(*pod.p2p),
             "breaker": pod.breaker.state(self._pods.clock()),
             "cached_blocks": blocks,
             **_over_ranks(ranks),
@@ -164,7 +166,7 @@ def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 @web.middleware
 async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
-    request["request_id"] = request_id(request)
+    request[REQUEST_ID] = request_id(request)
     try:
         return await handler(request)
     except GatewayError as error:
@@ -177,12 +179,12 @@ async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
             status=error.status,
         )
         answer.headers.update({n: v for n, v in error.headers.items() if n == hdrs.ALLOW})
-    except ConnectionError:
-        raise  # the client's connection broke; nobody is there to be told
+    except (ConnectionError, ClientLeftError):
+        return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; an exception would be logged as a fault
     except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
-        _log.exception("unexpected error", request_id=request["request_id"], path=request.path)
+        _log.exception("unexpected error", request_id=request[REQUEST_ID], path=request.path)
         answer = _error(GatewayError("The gateway failed unexpectedly.", code="internal_error"), status=500)
-    answer.headers["x-request-id"] = request["request_id"]
+    answer.headers["x-request-id"] = request[REQUEST_ID]
     return answer
 
 

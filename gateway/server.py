@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 from aiohttp import web
 
-from config.schema import Config
+from config.schema import Config, join_address
 from gateway.app import Gateway, gateway
 
 _log = structlog.get_logger("gateway.server")
@@ -38,7 +38,8 @@ async def running(config: Config) -> AsyncIterator[Running]:
             parts.application,
             handler_cancellation=True,
             access_log=None,
-            shutdown_timeout=config.limits.drain_timeout,
+            # aiohttp waits for handlers twice: before and after it breaks off what they still read of their requests.
+            shutdown_timeout=config.limits.drain_timeout / 2,
         )
         await runner.setup()
         fleet = asyncio.create_task(parts.fleet.run(), name="fleet")
@@ -73,5 +74,4 @@ async def _listen(runner: web.AppRunner, config: Config) -> str:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    bound = runner.addresses[0][1]
-    return f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+    return f"http://{join_address(host, runner.addresses[0][1])}"

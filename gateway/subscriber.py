@@ -103,13 +103,13 @@ class Subscriber:
             _log.warning("no connection to event stream", pod=self._pod.name, endpoint=self._source.events)
         await self._repair([])
         while True:
+            self._report()
             await socket.poll(int(_TAIL_CHECK_S * 1000))
             for number, payload in _waiting(socket):
                 await self._live(number, payload)
             if self._tail_check_at is not None and time.monotonic() >= self._tail_check_at:
                 self._tail_check_at = None
                 await self._check_tail()
-            self._report()
             await asyncio.sleep(0)
 
     async def _live(self, number: int, payload: bytes) -> None:
