@@ -78,9 +78,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             metrics=metrics,
             limits=limits,
         )
-        routes = Routes(
-            handler=handler, pods=pods, index=index, decider=decider, metrics=metrics, max_body=limits.max_body
-        )
+        routes = Routes(handler=handler, pods=pods, index=index, decider=decider, metrics=metrics, limits=limits)
         fleet = Fleet(
             pods=pods,
             poller=Poller(api, config.poll),

@@ -42,6 +42,12 @@ class BodyTooLarge(RequestError):
     status = 413
 
 
+class BodyTimeout(RequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+
+
 class NoPodReady(GatewayError):
     """Nobody can serve now; somebody may soon."""
 

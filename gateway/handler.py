@@ -14,6 +14,7 @@ from config.schema import Limits
 from gateway import openai
 from gateway.decision import Ask, Decider, Decision
 from gateway.errors import (
+    BodyTimeout,
     BodyTooLarge,
     Draining,
     GatewayError,
@@ -56,7 +57,7 @@ class Handler:
         try:
             if self.draining:
                 raise Draining("This gateway is shutting down.", code="draining")
-            body = await read_body(request, self._limits.max_body)
+            body = await read_body(request, self._limits)
             ask = await self.understand(request, endpoint, body)
             record.model = ask.model
             self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
@@ -169,13 +170,17 @@ class Handler:
         )
 
 
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body, at most `limit` bytes. Raises BodyTooLarge, RequestError."""
-    too_large = BodyTooLarge(f"The body is larger than {limit} bytes.", code="body_too_large")
-    if request.content_length is not None and request.content_length > limit:
+async def read_body(request: web.Request, limits: Limits) -> bytes:
+    """The whole body, at most `max_body` bytes within `idle_timeout`. Raises BodyTooLarge, BodyTimeout, RequestError."""
+    too_large = BodyTooLarge(f"The body is larger than {limits.max_body} bytes.", code="body_too_large")
+    if request.content_length is not None and request.content_length > limits.max_body:
         raise too_large
     try:
-        return await request.read()
+        # Broken chunks end in here too: aiohttp reports them only with the next request on the connection.
+        async with asyncio.timeout(limits.idle_timeout):
+            return await request.read()
+    except TimeoutError as error:
+        raise BodyTimeout("The body did not arrive in time.", code="body_timeout") from error
     except web.HTTPRequestEntityTooLarge as error:
         raise too_large from error
     except web.RequestPayloadError as error:

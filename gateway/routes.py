@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.schema import join_address
+from config.schema import Limits
 from gateway import openai
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError
@@ -31,18 +32,18 @@ class Routes:
     """All HTTP of the gateway."""
 
     def __init__(
-        self, *, handler: Handler, pods: PodTable, index: RadixIndex, decider: Decider, metrics: Metrics, max_body: int
+        self, *, handler: Handler, pods: PodTable, index: RadixIndex, decider: Decider, metrics: Metrics, limits: Limits
     ) -> None:
         self._handler = handler
         self._pods = pods
         self._index = index
         self._decider = decider
         self._metrics = metrics
-        self._max_body = max_body
+        self._limits = limits
 
     def application(self) -> web.Application:
         """An aiohttp application with every route."""
-        app = web.Application(middlewares=[_errors], client_max_size=self._max_body)
+        app = web.Application(middlewares=[_errors], client_max_size=self._limits.max_body)
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self.chat_completions),
@@ -101,7 +102,7 @@ class Routes:
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a completion body would get now. Nothing is forwarded."""
-        body = await read_body(request, self._max_body)
+        body = await read_body(request, self._limits)
         peek = openai.peek(body)
         endpoint: Endpoint = "completions" if peek.messages is msgspec.UNSET else "chat/completions"
         ask = await self._handler.understand(request, endpoint, body)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -42,6 +43,14 @@ _END = (-1).to_bytes(8, "big", signed=True)
 Frame = tuple[int, bytes]
 
 
+class _EngineRestarted(Exception):
+    """Seen while a replay of the old engine's events ran; `frame` is the new engine's."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame[0])
+        self.frame = frame
+
+
 class Subscriber:
     """Runs until cancelled; the pod's supervisor owns it."""
 
@@ -63,6 +72,8 @@ class Subscriber:
         self._metrics = metrics
         self._numbers = SequenceNumbers(replay=source.replay is not None)
         self._stream: EventStream = pod.streams[source.rank]
+        self._kept: deque[Frame] = deque()
+        self._live_frames: zmq.Socket[bytes]
         self._connected = asyncio.Event()
         self._tail_check_at: float | None = None
         self._reported: set[str] = set()
@@ -101,11 +112,12 @@ class Subscriber:
                 await self._connected.wait()
         except TimeoutError:
             _log.warning("no connection to event stream", pod=self._pod.name, endpoint=self._source.events)
-        await self._repair([])
+        self._live_frames = zmq.Socket.shadow(socket.underlying)
+        await self._repair()
         while True:
             self._report()
             await socket.poll(int(_TAIL_CHECK_S * 1000))
-            for number, payload in _waiting(socket):
+            for number, payload in self._waiting(_SLICE_FRAMES):
                 await self._live(number, payload)
             if self._tail_check_at is not None and time.monotonic() >= self._tail_check_at:
                 self._tail_check_at = None
@@ -113,49 +125,61 @@ class Subscriber:
             await asyncio.sleep(0)
 
     async def _live(self, number: int, payload: bytes) -> None:
-        decision = self._numbers.live(number)
-        if decision.action is Action.RESTART:
-            _log.warning("engine restarted", pod=self._pod.name, rank=self._source.rank)
-            self._index.clear(self._publisher)
-            decision = self._numbers.live(number)
-        if decision.action is Action.APPLY:
+        action = self._numbers.live(number).action
+        if action is Action.RESTART:
+            self._forget()
+            action = self._numbers.live(number).action
+        if action is Action.APPLY:
             self._apply(payload)
-        elif decision.action is Action.GAP:
-            self._count("gap")
-            await self._repair([(number, payload)])
-        else:
-            self._count(decision.action.value)
+            return
+        self._count(action.value)
+        if action is Action.GAP:
+            self._kept.append((number, payload))
+            await self._repair()
 
-    async def _repair(self, kept: list[Frame]) -> None:
+    def _forget(self) -> None:
+        """The engine is a new one: what the old one held is gone, and so is what was kept of its events."""
+        _log.warning("engine restarted", pod=self._pod.name, rank=self._source.rank)
+        self._index.clear(self._publisher)
+        self._kept.clear()
+
+    async def _repair(self) -> None:
         """Replay what is missing, then the frames kept meanwhile; after some attempts give up what cannot be had."""
         for attempt in range(1, _REPLAY_ATTEMPTS + 1):
             if (start := self._numbers.missing()) is None:
                 return
-            await self._replay(start, last=attempt == _REPLAY_ATTEMPTS)
-            if self._offer_kept(kept, last=attempt == _REPLAY_ATTEMPTS):
+            last = attempt == _REPLAY_ATTEMPTS
+            try:
+                await self._replay(start, last=last)
+            except _EngineRestarted as restart:
+                self._forget()
+                await self._live(*restart.frame)
+                return
+            if self._offer_kept(last=last):
                 return
 
-    def _offer_kept(self, kept: list[Frame], *, last: bool) -> bool:
-        while kept:
-            number, payload = kept[0]
-            decision = self._numbers.held(number)
-            if decision.action is Action.GAP and last:
+    def _offer_kept(self, *, last: bool) -> bool:
+        """Apply what follows of the kept frames; whether nothing is missing any more."""
+        while self._kept:
+            number, payload = self._kept[0]
+            action = self._numbers.held(number).action
+            if action is Action.GAP and last:
                 self._numbers.lose_before(number)
                 self._numbers.replay_end(complete=False)
-                decision = self._numbers.held(number)
-            if decision.action is Action.APPLY:
+                action = self._numbers.held(number).action
+            if action is Action.APPLY:
                 self._apply(payload)
-            elif decision.action is Action.GAP:
+            elif action is Action.GAP:
                 return False
-            kept.pop(0)
+            self._kept.popleft()
         return self._numbers.missing() is None
 
     async def _check_tail(self) -> None:
         """Ask for whatever came after the last batch: usually nothing."""
         if self._source.replay is not None:
             applied = self._numbers.last_applied
-            await self._replay(0 if applied is None else applied + 1, last=False)
-            await self._repair([])
+            self._numbers.replay_begin(0 if applied is None else applied + 1)
+            await self._repair()
 
     async def _replay(self, start: int, *, last: bool) -> None:
         """One replay from `start`. A hole breaks it off, to be asked for again, unless this was the last attempt."""
@@ -182,6 +206,7 @@ class Subscriber:
             async with asyncio.timeout(_REPLAY_ANSWER_S):
                 parts = await socket.recv_multipart()
             if parts[-2] == _END:
+                self._keep_waiting()
                 self._numbers.replay_end(complete=True)
                 return result
             number = int.from_bytes(parts[-2], "big")
@@ -197,6 +222,26 @@ class Subscriber:
             frames += 1
             if frames % _SLICE_FRAMES == 0:
                 await asyncio.sleep(0)
+
+    def _keep_waiting(self) -> None:
+        """Take the live frames that came while the replay ran.
+
+        It has brought some of them too; once it is over, those could be taken for a new engine's.
+        """
+        for number, payload in self._waiting(_QUEUED_FRAMES):
+            if self._numbers.live(number).action is Action.RESTART:
+                raise _EngineRestarted((number, payload))
+            self._kept.append((number, payload))
+
+    def _waiting(self, limit: int) -> Iterator[Frame]:
+        """The frames that have arrived, read without the event loop: a future per frame costs more than the frame."""
+        for _ in range(limit):
+            try:
+                parts: Sequence[bytes] = self._live_frames.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(parts) >= 2 and len(parts[-2]) == 8:
+                yield int.from_bytes(parts[-2], "big"), parts[-1]
 
     def _apply(self, payload: bytes) -> None:
         try:
@@ -226,15 +271,3 @@ class Subscriber:
         stream, numbers = self._stream, self._numbers
         stream.last_seq, stream.gaps, stream.restarts = numbers.last_applied, numbers.gaps, numbers.restarts
         stream.certain = numbers.certain
-
-
-def _waiting(socket: zmq.asyncio.Socket) -> Iterator[Frame]:
-    """Up to a slice of the frames that have arrived, read without the event loop: a future per frame costs more."""
-    plain: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
-    for _ in range(_SLICE_FRAMES):
-        try:
-            parts: Sequence[bytes] = plain.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-        if len(parts) >= 2 and len(parts[-2]) == 8:
-            yield int.from_bytes(parts[-2], "big"), parts[-1]

@@ -81,11 +81,11 @@ class Store:
         removals = []
         while queue:
             orphan = queue.popleft()
-            known = self._store(holdings, orphan, applied)
+            known = self._store(holdings, orphan.event, applied)
             if known is None:
                 continue
-            if undone := [block_hash for block_hash in orphan.cancelled if block_hash in holdings.located]:
-                removals.append(BlockRemoved(undone, orphan.event.tier, orphan.event.group_idx))
+            if orphan.cancelled:
+                removals.append(BlockRemoved(list(orphan.cancelled), orphan.event.tier, orphan.event.group_idx))
             for parent in holdings.orphans.waiting_for(known):
                 adopted = holdings.orphans.take(parent)
                 applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
@@ -96,9 +96,8 @@ class Store:
         for removal in removals:
             self.removed(holdings, removal, applied)
 
-    def _store(self, holdings: Holdings, orphan: Orphan, applied: Applied) -> list[int] | None:
+    def _store(self, holdings: Holdings, event: BlockStored, applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
-        event = orphan.event
         place = self._place(holdings, event)
         if place is not None and (
             place.root.block_size != event.block_size or place.depth + len(event.block_hashes) > MAX_DEPTH_BLOCKS
@@ -106,16 +105,15 @@ class Store:
             applied.malformed += 1
             return None
         if not holdings.located.keys().isdisjoint(event.block_hashes):
-            return self._store_mixed(holdings, place, orphan, applied)
+            return self._store_mixed(holdings, place, event, applied)
         if place is None:
-            self._put_aside(holdings, orphan, applied)
+            self._put_aside(holdings, event, applied)
             return []
         self._insert(holdings, place, event, applied)
         return event.block_hashes
 
-    def _store_mixed(self, holdings: Holdings, place: Place | None, orphan: Orphan, applied: Applied) -> list[int]:
+    def _store_mixed(self, holdings: Holdings, place: Place | None, event: BlockStored, applied: Applied) -> list[int]:
         """Stores an event with known blocks among its own, stretch by stretch of equal sort."""
-        event = orphan.event
         became_known: list[int] = []
         at = 0
         while at < len(event.block_hashes):
@@ -128,7 +126,7 @@ class Store:
                 end = at + agreeing
                 self._ledger.mark(holdings, event.tier, event.group_idx, part.block_hashes[:agreeing], applied)
             elif place is None:
-                self._put_aside(holdings, Orphan(part, orphan.cancelled.intersection(part.block_hashes)), applied)
+                self._put_aside(holdings, part, applied)
             else:
                 self._insert(holdings, place, part, applied)
                 became_known += part.block_hashes
@@ -144,11 +142,10 @@ class Store:
             return self._tree.start(event.lora_name or holdings.model, event.block_size)
         return self._ledger.after(holdings, parent) if parent in holdings.located else None
 
-    def _put_aside(self, holdings: Holdings, orphan: Orphan, applied: Applied) -> None:
-        parent = orphan.event.parent_block_hash
-        assert parent is not None, "a prompt's start has a place"  # noqa: S101 - for mypy
-        applied.orphaned += len(orphan.event.block_hashes)
-        applied.dropped += holdings.orphans.add(parent, orphan)
+    def _put_aside(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
+        assert event.parent_block_hash is not None, "a prompt's start has a place"  # noqa: S101 - for mypy
+        applied.orphaned += len(event.block_hashes)
+        applied.dropped += holdings.orphans.add(event.parent_block_hash, event)
 
     def _insert(self, holdings: Holdings, place: Place, event: BlockStored, applied: Applied) -> None:
         """Stores blocks of which the publisher holds none yet, right after `place`."""

@@ -8,7 +8,7 @@ removal of a waiting block finds its copy here.
 
 # ruff: noqa: S101 - check() asserts
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from index.copies import Group
 from index.events import BlockStored, Tier
@@ -21,9 +21,9 @@ class Orphan:
 
     __slots__ = ("cancelled", "event")
 
-    def __init__(self, event: BlockStored, cancelled: Iterable[int] = ()) -> None:
+    def __init__(self, event: BlockStored) -> None:
         self.event = event
-        self.cancelled = set(cancelled)
+        self.cancelled: set[int] = set()
 
     def copies(self) -> Iterator[_Copy]:
         """(tier, group, hash) of every block."""
@@ -40,9 +40,10 @@ class Orphans:
         self._by_parent: dict[int, list[Orphan]] = {}
         self._by_copy: dict[_Copy, list[Orphan]] = {}
 
-    def add(self, parent: int, orphan: Orphan) -> int:
-        """Keeps the orphan; returns how many blocks, the oldest or, if too many, its own, had to go for it."""
-        self.blocks += len(orphan.event.block_hashes)
+    def add(self, parent: int, event: BlockStored) -> int:
+        """Keeps the event; returns how many blocks, the oldest or, if too many, its own, had to go for it."""
+        orphan = Orphan(event)
+        self.blocks += len(event.block_hashes)
         self._by_parent.setdefault(parent, []).append(orphan)
         for copy in orphan.copies():
             self._by_copy.setdefault(copy, []).append(orphan)

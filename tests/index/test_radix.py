@@ -151,6 +151,15 @@ def test_an_event_of_another_block_size_than_its_parent_is_counted_and_left(flee
     assert fleet.apply(BlockStored([9], hashes("ab")[-1], [1, 2], 2)) == Applied(malformed=1)
 
 
+def test_a_chain_deeper_than_locations_can_say_is_counted_and_left(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("index.store.MAX_DEPTH_BLOCKS", 3)
+    fleet.apply(stored("ab"))
+    assert fleet.apply(stored("abcd", 2)) == Applied(malformed=1)
+    assert fleet.apply(stored("abc", 2)) == Applied(stored_blocks=1)
+
+
 # Removals
 
 

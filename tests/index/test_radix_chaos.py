@@ -62,7 +62,9 @@ extra_values = st.lists(scalars | st.lists(scalars, max_size=2), max_size=3)
 
 
 @settings(deadline=None)
-@given(st.lists(st.none() | extra_values, min_size=2, max_size=2), st.none() | st.text(), st.none() | st.integers())
+@given(
+    st.lists(st.none() | extra_values, min_size=2, max_size=2), st.none() | st.text(), st.none() | st.integers(-9, 9)
+)
 def test_whatever_a_decoded_block_depends_on_can_be_applied(
     extra_keys: list[Any], lora_name: str | None, group: int | None
 ) -> None:
