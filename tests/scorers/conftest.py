@@ -1,11 +1,7 @@
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from scorers import Candidate, PlacementRequest
-
-settings.register_profile("no-deadline", deadline=None)  # a busy machine is not a slow formula
-settings.load_profile("no-deadline")
 
 tokens = st.integers(0, 10_000)
 loads = st.none() | st.integers(0, 500)
