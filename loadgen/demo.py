@@ -2,7 +2,7 @@
 
 Three pods and a gateway on this machine; one conversation about a long document whose turns land on different pods, so
 that a pod pulls the document's KV blocks from a peer instead of computing them again. Everything printed is measured on
-the way; if no pull happens the exit code is 1.
+the way; if no pull happens the exit code is 1. An interrupt ends the demo and its gateway: with 130 during the story.
 """
 
 import argparse
@@ -28,6 +28,7 @@ _MODEL: Final = "demo-model"
 _PREFERRED_PORT: Final = 8080
 _START_DEADLINE_S: Final = 30.0
 _EVENTS_DEADLINE_S: Final = 10.0
+_INTERRUPTED: Final = 130
 _MIN_DELTA: Final = 1024
 _SHOWN_METRICS: Final = (
     "p2p_gateway_requests_total",
@@ -67,23 +68,34 @@ def register(commands: _SubParsers) -> None:
 
 
 async def _demo(arguments: argparse.Namespace) -> int:
-    async with contextlib.AsyncExitStack() as stack:
-        pods = [await stack.enter_async_context(SimulatedPod(model=_MODEL)) for _ in range(_PODS)]
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p2p-gateway-demo-")))
-        port = arguments.port or _free_port(_PREFERRED_PORT)
-        url = f"http://127.0.0.1:{port}"
-        gateway = await stack.enter_async_context(_gateway(pods, directory, port))
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        await _ready(session, url, gateway, directory)
-        _introduce(pods, url)
-        pulled = await _story(session, url)
-        await _counted(session, url)
-        _how_to_look_further(url)
-        if arguments.once:
-            return 0 if pulled else 1
-        print("Serving until Ctrl-C.", flush=True)
-        await _until_interrupted(gateway)
-        return 0 if pulled else 1
+    code = _INTERRUPTED
+    _cancelled_by_signals()
+    with contextlib.suppress(asyncio.CancelledError):
+        async with contextlib.AsyncExitStack() as stack:
+            pods = [await stack.enter_async_context(SimulatedPod(model=_MODEL)) for _ in range(_PODS)]
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p2p-gateway-demo-")))
+            port = arguments.port or _free_port(_PREFERRED_PORT)
+            url = f"http://127.0.0.1:{port}"
+            gateway = await stack.enter_async_context(_gateway(pods, directory, port))
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            await _ready(session, url, gateway, directory)
+            _introduce(pods, url)
+            pulled = await _story(session, url)
+            await _counted(session, url)
+            _how_to_look_further(url)
+            code = 0 if pulled else 1
+            if not arguments.once:
+                print("Serving until Ctrl-C.", flush=True)
+                await gateway.wait()
+    return code
+
+
+def _cancelled_by_signals() -> None:
+    """Have SIGINT and SIGTERM cancel this task, so that it ends what it started, wherever it stands."""
+    loop = asyncio.get_running_loop()
+    if task := asyncio.current_task():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
 
 
 async def _story(session: aiohttp.ClientSession, url: str) -> bool:
@@ -184,7 +196,11 @@ async def _gateway(pods: list[SimulatedPod], directory: Path, port: int) -> Asyn
         finally:
             if process.returncode is None:
                 process.terminate()
-                await process.wait()
+                try:
+                    await process.wait()
+                finally:
+                    if process.returncode is None:  # interrupted again
+                        process.kill()
 
 
 async def _ready(
@@ -233,17 +249,6 @@ Look further:
 """,
         flush=True,
     )
-
-
-async def _until_interrupted(gateway: asyncio.subprocess.Process) -> None:
-    loop = asyncio.get_running_loop()
-    interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    waits = [asyncio.create_task(interrupted.wait()), asyncio.create_task(gateway.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
 
 
 def _free_port(preferred: int) -> int:

@@ -149,7 +149,7 @@ class Engine:
             return count
 
         restored = reserve(restorable)
-        wanted = sequence.hashes[first + restored : sequence.longest_hit]
+        wanted = sequence.hashes[first + restored :]
         pulled = 0
         if sequence.source is not None and wanted and restored == restorable:
             pulled = await self._puller.pull(sequence.source, wanted, reserve)

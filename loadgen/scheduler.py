@@ -6,6 +6,10 @@ cached prefix: GPU blocks, from there blocks of the CPU tier, from there a peer'
 the steps; the sequence then rejoins the queue's front. Out of blocks, the youngest running sequence is put back and
 recomputed.
 
+The last token is always computed, because it gives the next one. So GPU blocks are looked for only before it. A load,
+however, goes on over all full blocks, as in vLLM 0.32: a prompt that it completes counts as cached to its end, although
+its last token is computed once more.
+
 A block becomes findable when the step that computes it is scheduled, reaches the CPU tier one step after it was
 computed, and is announced with its step's batch. There is no clock and no I/O here.
 """
@@ -124,7 +128,8 @@ class Scheduler:
             hits = self.gpu.match(sequence.hashes[: sequence.longest_hit])
             if not sequence.loaded and self._starts_loading(sequence, hits):
                 continue
-            computed = len(hits) * self._profile.block_size
+            reused = len(hits) * self._profile.block_size
+            computed = min(reused, len(sequence.tokens) - 1)
             tokens = min(len(sequence.tokens) - computed, budget)
             idle_hits = sum(block.uses == 0 for block in hits)
             if self._blocks_of(computed + tokens) - len(hits) > self.gpu.free - idle_hits:
@@ -132,7 +137,7 @@ class Scheduler:
             self.waiting.popleft()
             self.gpu.use(hits)
             sequence.start(hits, computed)
-            self._count_admission(sequence, computed)
+            self._count_admission(sequence, reused)
             self.running.append(sequence)
             self._extend(sequence, computed + tokens)
             admitted.append(Chunk(sequence, tokens))
@@ -140,7 +145,7 @@ class Scheduler:
         return admitted
 
     def _starts_loading(self, sequence: Sequence, hits: list[Block]) -> bool:
-        wanted = sequence.hashes[len(hits) : sequence.longest_hit]
+        wanted = sequence.hashes[len(hits) :]
         restorable = self.cpu.match(wanted)
         pullable = sequence.source is not None and restorable < len(wanted)
         if not restorable and not pullable:
@@ -151,12 +156,12 @@ class Scheduler:
         self._load(sequence, hits, restorable)
         return True
 
-    def _count_admission(self, sequence: Sequence, computed: int) -> None:
+    def _count_admission(self, sequence: Sequence, reused: int) -> None:
         if sequence.cached is not None:
             return  # it was counted before it was preempted
-        host = min(sequence.landed.host, computed)
-        p2p = min(sequence.landed.p2p, computed - host)
-        sequence.cached = Cached(computed - host - p2p, host, p2p)
+        host = min(sequence.landed.host, reused)
+        p2p = min(sequence.landed.p2p, reused - host)
+        sequence.cached = Cached(reused - host - p2p, host, p2p)
         self.counts["prompt tokens"] += sequence.prompt_tokens
         for source, tokens in sequence.cached._asdict().items():
             self.counts[f"cached {source}"] += tokens
@@ -182,6 +187,7 @@ class Scheduler:
         self._announce(sequence, first, last)
         size = self._profile.block_size
         sequence.landed = Cached(host=restored * size, p2p=pulled * size)
+        sequence.landed_end = last if last > first else 0
 
     def rejoin(self, sequence: Sequence, blocks: list[Block]) -> None:
         """End a load, however it went: give back the blocks it held, and queue its sequence unless that was aborted."""
@@ -249,6 +255,7 @@ class Scheduler:
         self._retire(sequence)
         sequence.state = State.WAITING
         sequence.loaded = False
+        sequence.landed_end = 0
         self.waiting.appendleft(sequence)
         self.counts["preemptions"] += 1
 

@@ -70,6 +70,7 @@ class Sequence:
         self.charged = False  # its fixed cost has been paid
         self.loaded = False
         self.landed = Cached()
+        self.landed_end = 0  # blocks it has on the GPU thanks to a load; 0: a load brought none
         self.cached: Cached | None = None
         self._hasher = hasher
         self._salt = salt
@@ -84,8 +85,8 @@ class Sequence:
 
     @property
     def longest_hit(self) -> int:
-        """Blocks of the longest hit: the last token is always computed, it gives the next one."""
-        return (len(self.tokens) - 1) // self._hasher.block_size
+        """Blocks to look for on the GPU: where a load ended, else those before the last token."""
+        return self.landed_end or (len(self.tokens) - 1) // self._hasher.block_size
 
     def hash_full_blocks(self) -> None:
         """Hash the blocks that became full."""
@@ -107,7 +108,7 @@ class Sequence:
         return self.emitted > 0 and self.computed == len(self.tokens) - 1
 
     def start(self, hits: list[Block], computed: int) -> None:
-        """Begin to run behind the blocks ``hits``, which hold the first ``computed`` tokens."""
+        """Begin to run behind the blocks ``hits``, which hold the first ``computed`` tokens, and maybe the last one."""
         self.state = State.RUNNING
         self.blocks = list(hits)
         self.computed = computed

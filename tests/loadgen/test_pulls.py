@@ -31,8 +31,8 @@ async def test_a_pull_moves_blocks_and_beats_recomputing(http: aiohttp.ClientSes
         started = time.monotonic()
         pulled = await complete(http, consumer, PROMPT, max_tokens=8, kv_transfer_params=source.kv_source("id"))
         pull_s = time.monotonic() - started
-        assert cached(pulled) == 1984
-        assert device_host_p2p(consumer) == (0, 0, 1984)
+        assert cached(pulled) == 2000
+        assert device_host_p2p(consumer) == (0, 0, 2000)
         assert pulled["choices"][0]["text"] == computed["choices"][0]["text"]
         assert pull_s < recompute_s / 2
 
@@ -45,7 +45,7 @@ async def test_pulled_blocks_land_in_both_tiers_and_are_announced(http: aiohttp.
         events = await published(consumer)
         assert len(residents(events, "GPU")) == len(residents(events, "CPU")) == 125
         assert residents(events, "GPU") == residents(await published(source), "GPU")
-        assert cached(await complete(http, consumer, PROMPT)) == 1984
+        assert cached(await complete(http, consumer, PROMPT)) == 2000
 
 
 async def test_only_what_the_source_has_is_pulled(http: aiohttp.ClientSession) -> None:
@@ -137,7 +137,7 @@ async def test_each_rank_serves_its_own_blocks(http: aiohttp.ClientSession) -> N
             pass
         assert cached(await complete(http, consumer, PROMPT, kv_transfer_params=source.kv_source("a", rank=0))) == 0
         await consumer.restart()
-        assert cached(await complete(http, consumer, PROMPT, kv_transfer_params=source.kv_source("b", rank=1))) == 1984
+        assert cached(await complete(http, consumer, PROMPT, kv_transfer_params=source.kv_source("b", rank=1))) == 2000
 
 
 async def test_a_deferred_request_does_not_hold_up_the_others(http: aiohttp.ClientSession) -> None:
@@ -148,7 +148,18 @@ async def test_a_deferred_request_does_not_hold_up_the_others(http: aiohttp.Clie
         await until(lambda: len(consumer.engines[0].scheduler.loading) == 1)
         await complete(http, consumer, [1, 2, 3])
         source.resume()
-        assert cached(await pull) == 1984
+        assert cached(await pull) == 2000
+
+
+async def test_a_pull_that_came_to_nothing_looks_at_the_gpu_again(http: aiohttp.ClientSession) -> None:
+    async with SimulatedPod(profile=FAST) as source, SimulatedPod(profile=FAST) as consumer:
+        await complete(http, consumer, PROMPT[:160])
+        source.stall()
+        pull = asyncio.create_task(complete(http, consumer, PROMPT, kv_transfer_params=source.kv_source("id")))
+        await until(lambda: len(consumer.engines[0].scheduler.loading) == 1)
+        await complete(http, consumer, PROMPT[:800])
+        await source.kill()
+        assert cached(await pull) == 800
 
 
 async def test_a_client_that_leaves_ends_its_pull(http: aiohttp.ClientSession) -> None:

@@ -9,7 +9,7 @@ from loadgen.cache import Block
 from loadgen.events import Event, Removed, Stored
 from loadgen.hashing import BlockHasher
 from loadgen.profile import PodProfile
-from loadgen.scheduler import Scheduler
+from loadgen.scheduler import Chunk, Scheduler
 from loadgen.sequence import Sequence, State
 
 PROFILE = PodProfile(block_size=4, gpu_blocks=12, cpu_blocks=10, max_model_len=40, max_running=4, token_budget=16)
@@ -22,6 +22,7 @@ class Harness:
     def __init__(self, profile: PodProfile = PROFILE) -> None:
         self.scheduler = Scheduler(profile, self._load)
         self.events: list[Event] = []
+        self.plan: list[Chunk] = []
         self._loads: list[tuple[Sequence, list[Block], int]] = []
 
     def submit(self, prompt: list[int], limit: int = 4) -> Sequence:
@@ -31,16 +32,16 @@ class Harness:
 
     def step(self) -> bool:
         self.scheduler.offload()
-        plan = self.scheduler.plan()
-        assert sum(tokens for _, tokens in plan) <= PROFILE.token_budget
-        self.scheduler.complete(plan)
+        self.plan = self.scheduler.plan()
+        assert sum(tokens for _, tokens in self.plan) <= PROFILE.token_budget
+        self.scheduler.complete(self.plan)
         for sequence, hits, restorable in self._loads:
             held = list(hits)
             restored = min(restorable, self.scheduler.gpu.free)
             held += self.scheduler.allocate(restored)
             self.scheduler.loaded(sequence, held, len(hits), restored, 0)
             self.scheduler.rejoin(sequence, held)
-        progress = bool(plan or self._loads)
+        progress = bool(self.plan or self._loads)
         self._loads.clear()
         self.events += self.scheduler.take_events()
         return progress
@@ -118,13 +119,25 @@ def test_no_more_than_max_running_are_admitted() -> None:
 
 
 def test_the_last_prompt_token_is_always_computed() -> None:
-    harness = Harness()
+    harness = Harness(msgspec.structs.replace(PROFILE, cpu_blocks=0))
     harness.submit(sequential(0, 8), 1)
     harness.drain()
     again = harness.submit(sequential(0, 8), 1)
     harness.drain()
-    assert again.cached is not None
-    assert again.cached.device == 4
+    assert again.cached == (4, 0, 0)
+
+
+def test_a_prompt_loaded_to_its_end_computes_one_token_and_answers() -> None:
+    harness = Harness()
+    first = harness.submit(sequential(0, 8))
+    harness.drain()
+    again = harness.submit(sequential(0, 8))
+    while again.cached is None:
+        harness.step()
+    assert harness.plan == [(again, 1)]
+    harness.drain()
+    assert again.cached == (4, 4, 0)
+    assert again.tokens == first.tokens
 
 
 def test_the_answer_is_cached_but_for_its_last_token() -> None:
@@ -133,8 +146,7 @@ def test_the_answer_is_cached_but_for_its_last_token() -> None:
     harness.drain()
     follow_up = harness.submit([*first.tokens, 99], 1)
     harness.drain()
-    assert follow_up.cached is not None
-    assert follow_up.cached.device == 12
+    assert follow_up.cached == (12, 0, 0)
 
 
 def test_out_of_blocks_the_youngest_is_put_back_and_still_answers() -> None:
