@@ -26,7 +26,7 @@ from engine_patch.chunks import chunk_places
 from engine_patch.idle import stop_spinning, yielding_threads
 from engine_patch.stale_memory import SHM, remove_stale_files
 
-_TESTED = "vLLM 0.32 and 0.33"
+_MADE_FOR = "vLLM 0.32"
 
 try:
     import torch
@@ -46,7 +46,9 @@ try:
     from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
     from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 except ImportError as error:
-    raise ImportError(f"engine_patch.host_memory fits {_TESTED}; this environment lacks a part: {error}") from error
+    raise ImportError(
+        f"engine_patch.host_memory is made for {_MADE_FOR}; this environment lacks a part: {error}"
+    ) from error
 
 logger = init_logger("vllm.engine_patch.host_memory")
 
@@ -67,11 +69,13 @@ def _check_interfaces() -> None:
         if missing:
             names_missing = ", ".join(sorted(missing))
             raise ImportError(
-                f"engine_patch.host_memory fits {_TESTED}; here {function.__qualname__} lacks {names_missing}"
+                f"engine_patch.host_memory is made for {_MADE_FOR}; here {function.__qualname__} lacks {names_missing}"
             )
     unknown = OffloadingWorker.__abstractmethods__ - {"submit_store", "submit_load", "get_finished", "wait"}
     if unknown:
-        raise ImportError(f"engine_patch.host_memory fits {_TESTED}; here a worker needs {', '.join(sorted(unknown))}")
+        raise ImportError(
+            f"engine_patch.host_memory is made for {_MADE_FOR}; here a worker needs {', '.join(sorted(unknown))}"
+        )
 
 
 _check_interfaces()
