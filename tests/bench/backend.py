@@ -1,0 +1,195 @@
+"""A pod with nothing behind it: raw HTTP over asyncio, as cheap as Python allows, so that routers are what is measured.
+
+Prints `{"http": PORT}` when it listens and ends when its standard input does. Serves /health, /v1/models, /metrics,
+/kv_event_sources, /tokenize and completions, as JSON or, with `"stream":true`, as `max_tokens` SSE chunks, one every
+5 ms. To whoever subscribes it publishes one stored prompt of 32K tokens, the beginning of which is what every prompt
+tokenizes to, so that decisions are made on a match.
+"""
+
+import asyncio
+import re
+import sys
+import threading
+from array import array
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import msgspec
+import uvloop
+import zmq
+
+from tests.bench.index_ours import frame
+from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, STORE_BLOCKS, Store
+
+MODEL: Final = "bench-model"
+CHUNK_INTERVAL_S: Final = 0.005
+_BYTES_PER_TOKEN: Final = 4
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+_MAX_TOKENS: Final = re.compile(rb'"max_tokens":\s*(\d+)')
+_STREAM: Final = re.compile(rb'"stream":\s*true')
+
+
+def answer(body: object, content_type: str = "application/json", status: str = "200 OK") -> bytes:
+    """A whole HTTP answer."""
+    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def _chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+def _event(delta: dict[str, str], finish: str | None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    event = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
+    return _chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
+
+
+def _completion() -> dict[str, Any]:
+    message = {"role": "assistant", "content": "an answer of the backend"}
+    usage = {
+        "prompt_tokens": 8,
+        "completion_tokens": 4,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+_CARD: Final = {
+    "id": MODEL,
+    "object": "model",
+    "created": 1,
+    "owned_by": "vllm",
+    "root": MODEL,
+    "max_model_len": 131072,
+}
+_METRICS: Final = b"".join(
+    b'%b{engine="0",model_name="bench-model"} %b\n' % sample
+    for sample in (
+        (b"vllm:num_requests_waiting", b"0.0"),
+        (b"vllm:num_requests_running", b"0.0"),
+        (b"vllm:kv_cache_usage_perc", b"0.1"),
+    )
+)
+_COMPLETION: Final = answer(_completion())
+_NOT_FOUND: Final = answer({"detail": "Not Found"}, status="404 Not Found")
+_SSE_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+_SSE_EVENT: Final = _event({"content": " word"}, None)
+_SSE_END: Final = _event({}, "stop") + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+@lru_cache
+def tokenized(tokens: int) -> bytes:
+    """What /tokenize answers for a prompt of so many tokens."""
+    return answer({"count": tokens, "max_model_len": 131072, "tokens": list(range(tokens)), "token_strs": None})
+
+
+class Connection(asyncio.Protocol):
+    """One connection: requests one after the other, answers at once."""
+
+    def __init__(self, pages: dict[bytes, bytes]) -> None:
+        self._pages = pages
+        self._received = bytearray()
+        self._chunks_left = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not derive from it
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._chunks_left = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = bytes(self._received[:end])
+        length = _LENGTH.search(head)
+        whole = end + 4 + (int(length[1]) if length else 0)
+        if len(self._received) < whole:
+            return
+        body = bytes(self._received[end + 4 : whole])
+        del self._received[:whole]
+        method, path, _ = head.split(b" ", 2)
+        self._answer(path, body) if method == b"POST" else self._transport.write(self._pages.get(path, _NOT_FOUND))
+
+    def _answer(self, path: bytes, body: bytes) -> None:
+        if path == b"/tokenize":
+            self._transport.write(tokenized(min(len(body) // _BYTES_PER_TOKEN, PROMPT_BLOCKS * BLOCK_TOKENS)))
+        elif not path.endswith(b"/completions"):
+            self._transport.write(_NOT_FOUND)
+        elif _STREAM.search(body) is None:
+            self._transport.write(_COMPLETION)
+        else:
+            asked = _MAX_TOKENS.search(body)
+            self._chunks_left = int(asked[1]) if asked else 16
+            self._transport.write(_SSE_HEAD)
+            self._next_chunk()
+
+    def _next_chunk(self) -> None:
+        if not self._chunks_left:
+            return
+        self._chunks_left -= 1
+        if not self._chunks_left:
+            self._transport.write(_SSE_END)
+            return
+        self._transport.write(_SSE_EVENT)
+        asyncio.get_running_loop().call_later(CHUNK_INTERVAL_S, self._next_chunk)
+
+
+def _publish(socket: "zmq.Socket[bytes]") -> None:
+    """To every subscriber, the events of one prompt from sequence number 0 on; to those before, that is a restart."""
+    tokens, hashes = array("I", range(PROMPT_BLOCKS * BLOCK_TOKENS)), list(range(1, PROMPT_BLOCKS + 1))
+    frames = [
+        frame(
+            Store(
+                0,
+                hashes[at - 1] if at else None,
+                hashes[at : at + STORE_BLOCKS],
+                tokens[at * BLOCK_TOKENS : (at + STORE_BLOCKS) * BLOCK_TOKENS],
+            )
+        )
+        for at in range(0, PROMPT_BLOCKS, STORE_BLOCKS)
+    ]
+    while True:
+        if socket.recv().startswith(b"\x01"):
+            for number, payload in enumerate(frames):
+                socket.send_multipart([b"", number.to_bytes(8, "big"), payload])
+
+
+async def serve() -> None:
+    """Until standard input ends."""
+    loop = asyncio.get_running_loop()
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.XPUB)
+    socket.set(zmq.XPUB_VERBOSE, 1)
+    socket.set(zmq.LINGER, 0)
+    events = socket.bind_to_random_port("tcp://127.0.0.1")
+    threading.Thread(target=_publish, args=[socket], daemon=True).start()
+    pages = {
+        b"/health": answer(b""),
+        b"/version": answer({"version": "0.32.0"}),
+        b"/v1/models": answer({"object": "list", "data": [_CARD]}),
+        b"/metrics": answer(_METRICS, "text/plain"),
+        b"/kv_event_sources": answer({"0": {"endpoint": f"tcp://127.0.0.1:{events}", "topic": ""}}),
+    }
+    server = await loop.create_server(lambda: Connection(pages), "127.0.0.1", 0, backlog=1024)
+    sys.stdout.write(f'{{"http": {server.sockets[0].getsockname()[1]}}}\n')
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())

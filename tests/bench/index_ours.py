@@ -1,0 +1,117 @@
+"""One measurement of the index in a process of its own, so that its memory can be told: `PUBLISHERS BLOCKS` → JSON."""
+
+import gc
+import sys
+import time
+
+import msgspec
+
+from index import BlockRemoved, Event, Publisher, RadixIndex, Tier, block_keys, decode_batch, root_key
+from tests.bench.clock import median_us, resident_bytes, stay_on_one_core
+from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, Store, Workload, workload
+
+_MODEL = "bench-model"
+_FRAMES_AT_A_TIME = 16  # what a subscriber takes from its socket before it lets others run
+_GROUP = 0  # of the layers with full attention
+_RUNS = 40
+
+
+def measure(work: Workload) -> dict[str, float]:
+    """Every measure by name."""
+    publishers = [Publisher(f"10.0.{number >> 8}.{number & 255}:8000", 0) for number in range(work.publishers)]
+    frames = [(publishers[store.publisher], frame(store)) for store in work.stores]
+    index = RadixIndex()
+    for publisher in publishers:
+        index.add_publisher(publisher, _MODEL)
+    return (
+        ingested(index, frames, work.blocks)
+        | looked_up(index, work)
+        | evicted(index, publishers, work)
+        | removed(index, publishers, work)
+    )
+
+
+def frame(store: Store) -> bytes:
+    """A store as a vLLM pod publishes it."""
+    event = {
+        "type": "BlockStored",
+        "block_hashes": store.hashes,
+        "parent_block_hash": store.parent,
+        "token_ids": store.tokens.tolist(),
+        "block_size": BLOCK_TOKENS,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [None] * len(store.hashes),
+        "group_idx": _GROUP,
+        "kv_cache_spec_kind": "full_attention",
+    }
+    return msgspec.msgpack.encode([0.0, [event], 0])
+
+
+def ingested(index: RadixIndex, frames: list[tuple[Publisher, bytes]], blocks: int) -> dict[str, float]:
+    """Frames → index: what decoding and applying cost, and what stays in memory."""
+    gc.collect()
+    memory = resident_bytes()
+    decode = apply = 0.0
+    for at in range(0, len(frames), _FRAMES_AT_A_TIME):
+        part = frames[at : at + _FRAMES_AT_A_TIME]
+        began = time.process_time()
+        batches = [(publisher, decode_batch(payload).events) for publisher, payload in part]
+        decoded = time.process_time()
+        for publisher, events in batches:
+            index.apply(publisher, events)
+        apply += time.process_time() - decoded
+        decode += decoded - began
+    gc.collect()
+    memory = resident_bytes() - memory
+    assert index.stats().blocks[Tier.GPU] == blocks
+    return {
+        "apply": apply / blocks * 1e6,
+        "frames": len(frames) / (decode + apply),
+        "memory": memory / blocks,
+    }
+
+
+def looked_up(index: RadixIndex, work: Workload) -> dict[str, float]:
+    """Hashing and matching a prompt of 32K tokens."""
+    root = root_key(_MODEL, BLOCK_TOKENS)
+    prompts = work.lookups["miss"]
+    found = {"hash": median_us(lambda tokens: block_keys(tokens, BLOCK_TOKENS, root), prompts, _RUNS)}
+    for kind, prompts in work.lookups.items():
+        keys = [{BLOCK_TOKENS: block_keys(tokens, BLOCK_TOKENS, root)} for tokens in prompts]
+        assert all(len(chain[BLOCK_TOKENS]) == PROMPT_BLOCKS for chain in keys)
+        assert bool(index.match(keys[0])) == (kind != "miss")
+        if kind == "shared":
+            held = [cached.any for cached in index.match(keys[0]).values()]
+            assert held == [work.shared_blocks * BLOCK_TOKENS] * work.publishers
+        found[f"match.{kind}"] = median_us(index.match, keys, _RUNS)
+    return found
+
+
+def evicted(index: RadixIndex, publishers: list[Publisher], work: Workload) -> dict[str, float]:
+    """Blocks that leave one by one, as a full cache makes room."""
+    events: list[tuple[Publisher, list[Event]]] = [
+        (publishers[store.publisher], [BlockRemoved(store.hashes, Tier.GPU, _GROUP)]) for store in work.evictions()
+    ]
+    before = index.stats().blocks[Tier.GPU]
+    began = time.process_time()
+    for publisher, removal in events:
+        index.apply(publisher, removal)
+    used = time.process_time() - began
+    return {"evict": used / (before - index.stats().blocks[Tier.GPU]) * 1e6}
+
+
+def removed(index: RadixIndex, publishers: list[Publisher], work: Workload) -> dict[str, float]:
+    """Pods that leave with all they hold."""
+    before = index.stats().blocks[Tier.GPU]
+    began = time.process_time()
+    for number in work.removed_pods():
+        index.remove_pod(publishers[number].pod)
+    used = time.process_time() - began
+    return {"remove_pod": used / (before - index.stats().blocks[Tier.GPU]) * 1e6}
+
+
+if __name__ == "__main__":
+    stay_on_one_core()
+    sys.stdout.write(msgspec.json.encode(measure(workload(int(sys.argv[1]), int(sys.argv[2])))).decode())
