@@ -1,0 +1,81 @@
+"""How far a publisher's claims are believed.
+
+The index says what a pod holds; the pod's answers say what it really reused. Their ratio is the pod's accuracy, kept as
+an average that forgets: of the last `_MEMORY` comparisons, each weighing the same whatever its length, since a wrong
+claim about a short prompt betrays the same broken stream as one about a long one.
+
+A stream with events missing for good makes the claims uncertain: whatever was removed meanwhile is still claimed, more
+of it with every minute. So belief decays from the moment of the loss. But it does not have to be guessed for long: each
+comparison made after the loss measures it, and the more of them there are, the more the measured accuracy counts and
+the less the decay.
+
+    credit = (n · accuracy + k · prior) / (n + k)      k = _PRIOR_WEIGHT
+    prior  = 1, or 2 ** -(seconds since the loss / _HALF_LIFE_S) while events are missing
+    n      = comparisons, at most _MEMORY, halved every _HALF_LIFE_S without a new one
+
+Evidence that ages is what lets a pod recover: one that nobody chooses any more, because it once failed, is believed a
+little more with time, is chosen again, and is measured anew.
+
+Pure: time is an argument.
+"""
+
+from typing import Final
+
+_MEMORY: Final = 50.0
+"""Comparisons after which an old one has lost two thirds of its weight: a busy pod's last seconds."""
+
+_PRIOR_WEIGHT: Final = 5
+"""Comparisons that weigh as much as what is believed without any."""
+
+_HALF_LIFE_S: Final = 60.0
+"""Of a claim nobody has tested since events went missing. A busy pod turns its GPU cache over in about a minute."""
+
+DISTRUST: Final = 0.8
+"""Below this credit a pod is shown as distrusted. Evictions between decision and admission alone rarely get there."""
+
+
+class Trust:
+    """Belief in one pod's claims."""
+
+    def __init__(self) -> None:
+        self._accuracy = 1.0
+        self._comparisons = 0.0
+        self._compared_at = 0.0
+        self._lost_at: float | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the predicted cached tokens that answers confirmed, 0 … 1; None before the first comparison."""
+        return self._accuracy if self._comparisons else None
+
+    def compared(self, predicted: int, reported: int, now: float) -> None:
+        """An answer told what was reused. A prediction of nothing cannot fail, and more than predicted is no fault."""
+        if predicted <= 0:
+            return
+        self._comparisons = min(self._evidence(now) + 1, _MEMORY)
+        self._compared_at = now
+        share = min(1.0, max(0, reported) / predicted)
+        self._accuracy += (share - self._accuracy) / self._comparisons
+
+    def lost(self, now: float) -> None:
+        """Events are missing for good. What was measured before was measured on claims that were complete."""
+        if self._lost_at is None:
+            self._lost_at = now
+            self._comparisons = 0.0
+
+    def restored(self) -> None:
+        """The record is complete again."""
+        self._lost_at = None
+
+    def credit(self, now: float) -> float:
+        """The factor, 0 … 1, at which claims count."""
+        prior = 1.0 if self._lost_at is None else _halved(1.0, now - self._lost_at)
+        evidence = self._evidence(now)
+        return (evidence * self._accuracy + _PRIOR_WEIGHT * prior) / (evidence + _PRIOR_WEIGHT)
+
+    def _evidence(self, now: float) -> float:
+        return _halved(self._comparisons, now - self._compared_at)
+
+
+def _halved(amount: float, seconds: float) -> float:
+    return amount * 0.5 ** (max(0.0, seconds) / _HALF_LIFE_S)
