@@ -31,6 +31,11 @@ class Ask(NamedTuple):
     model: str
     prompt: Prompt
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether the engine makes several sequences of it."""
+        return len(self.prompt.sequences) > 1 or self.peek.sequences > 1
+
 
 class Decision(NamedTuple):
     """Where a request goes and what it pulls, with all that led there."""
@@ -108,7 +113,7 @@ class Decider:
     ) -> tuple[Candidate | None, SourceReason]:
         if not self._p2p.enabled:
             return None, "disabled"
-        if len(ask.prompt.sequences) > 1 or ask.peek.sequences > 1:
+        if ask.is_batch:
             # The engine would start one pull per sequence under one kv_request_id, which must be unique.
             return None, "batch"
         sampled = sample_source(request.request_id, request.block_size, candidates)

@@ -127,9 +127,10 @@ class Handler:
         record.pod = decision.pod.name
         record.source = decision.source_pod.name if decision.source_pod is not None else ""
         record.source_reason = decision.source_reason
-        record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
+        record.tokens_from = ask.prompt.tokens_from
         record.prompt_tokens = ask.prompt.tokens
-        record.predicted_cached = decision.predicted_cached
+        # Of a batch, engines report the cached tokens of one sequence only.
+        record.predicted_cached = None if ask.is_batch else decision.predicted_cached
         if record.source:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
         return decision
@@ -171,7 +172,7 @@ class Handler:
 
 
 async def read_body(request: web.Request, limits: Limits) -> bytes:
-    """The whole body, at most `max_body` bytes within `idle_timeout`. Raises BodyTooLarge, BodyTimeout, RequestError."""
+    """The whole body: at most `max_body` bytes, within `idle_timeout`. Raises RequestError and its kinds."""
     too_large = BodyTooLarge(f"The body is larger than {limits.max_body} bytes.", code="body_too_large")
     if request.content_length is not None and request.content_length > limits.max_body:
         raise too_large

@@ -21,6 +21,7 @@ from index import Publisher, RadixIndex, Tier
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 _DECISION_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
+_VERSION = version("p2p-gateway")  # read from disk, so not when a page is scraped
 TIER_NAMES = {Tier.GPU: "gpu", Tier.CPU: "cpu"}
 
 
@@ -31,13 +32,11 @@ class Record(Struct):
     model: str = ""
     pod: str = ""
     status: int = 500
-    streamed: bool = False
     first_byte: float | None = None
     attempts: int = 0
     source: str = ""
     source_reason: str = ""
     tokens_from: str = "none"
-    tokens_reason: str = ""
     prompt_tokens: int | None = None
     predicted_cached: int | None = None
     reported_prompt: int | None = None
@@ -150,7 +149,7 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
-        build.add_metric([version("p2p-gateway")], 1)
+        build.add_metric([_VERSION], 1)
         yield build
         yield from self._per_pod()
         yield from self._per_stream()

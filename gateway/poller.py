@@ -17,12 +17,13 @@ from gateway.errors import PodRejected
 from gateway.pods import Load, Model
 from gateway.upstream import PodApi, decoded
 
+_NUMBER = rb"(\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)(?=\s|\Z)"  # finite and not negative; anything else says nothing
 _LOAD = re.compile(
-    rb"^vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
+    rb"^vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)(?:\{([^}\n]*)\})? %b" % _NUMBER,
     re.MULTILINE,
 )
-_ENGINE = re.compile(rb'engine="(\d+)"')
-_STARTED = re.compile(rb"^process_start_time_seconds ([0-9.eE+-]+)", re.MULTILINE)
+_ENGINE = re.compile(rb'engine="(\d{1,9})"')
+_STARTED = re.compile(rb"^process_start_time_seconds %b" % _NUMBER, re.MULTILINE)
 _FIELDS = {b"num_requests_waiting": "waiting", b"num_requests_running": "running", b"kv_cache_usage_perc": "kv_usage"}
 
 

@@ -11,8 +11,7 @@ import structlog
 from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from config.schema import join_address
-from config.schema import Limits
+from config.schema import Limits, join_address
 from gateway import openai
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError

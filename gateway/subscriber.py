@@ -169,7 +169,7 @@ class Subscriber:
                 action = self._numbers.held(number).action
             if action is Action.APPLY:
                 self._apply(payload)
-            elif action is Action.GAP:
+            elif action is not Action.DUPLICATE:
                 return False
             self._kept.popleft()
         return self._numbers.missing() is None
@@ -205,6 +205,8 @@ class Subscriber:
         while True:
             async with asyncio.timeout(_REPLAY_ANSWER_S):
                 parts = await socket.recv_multipart()
+            if len(parts) < 2 or len(parts[-2]) != len(_END):
+                continue
             if parts[-2] == _END:
                 self._keep_waiting()
                 self._numbers.replay_end(complete=True)
@@ -240,7 +242,7 @@ class Subscriber:
                 parts: Sequence[bytes] = self._live_frames.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if len(parts) >= 2 and len(parts[-2]) == 8:
+            if len(parts) >= 2 and len(parts[-2]) == len(_END):
                 yield int.from_bytes(parts[-2], "big"), parts[-1]
 
     def _apply(self, payload: bytes) -> None:

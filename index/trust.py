@@ -19,6 +19,7 @@ little more with time, is chosen again, and is measured anew.
 Pure: time is an argument.
 """
 
+import math
 from typing import Final
 
 _MEMORY: Final = 50.0
@@ -78,4 +79,4 @@ class Trust:
 
 
 def _halved(amount: float, seconds: float) -> float:
-    return amount * 0.5 ** (max(0.0, seconds) / _HALF_LIFE_S)
+    return amount * math.exp2(-max(0.0, seconds) / _HALF_LIFE_S)

@@ -8,9 +8,14 @@ import xxhash
 
 from gateway.tokens.prompt import TokenIds
 
+_ENTRY_TOKENS = 64  # an entry's own memory (key, array, slots: some 250 bytes), in tokens of 4 bytes
+
 
 class TokenMemo:
-    """Least recently used, bounded by the tokens it holds. Keys are 128-bit hashes of the whole question."""
+    """Least recently used, bounded by the tokens it holds, each entry's overhead counted as some more.
+
+    Keys are 128-bit hashes of the whole question.
+    """
 
     def __init__(self, max_tokens: int) -> None:
         self._max = max_tokens
@@ -31,8 +36,12 @@ class TokenMemo:
 
     def put(self, key: bytes, ids: TokenIds[int]) -> None:
         """Remember; forget the coldest while over the bound."""
-        self._held += len(ids) - len(self._entries.pop(key, ()))
+        self._drop(self._entries.pop(key, None))
         self._entries[key] = ids
+        self._held += len(ids) + _ENTRY_TOKENS
         while self._held > self._max:
-            _, dropped = self._entries.popitem(last=False)
-            self._held -= len(dropped)
+            self._drop(self._entries.popitem(last=False)[1])
+
+    def _drop(self, ids: TokenIds[int] | None) -> None:
+        if ids is not None:
+            self._held -= len(ids) + _ENTRY_TOKENS

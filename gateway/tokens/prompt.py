@@ -51,8 +51,10 @@ def _usable(prompts: list[object]) -> list[TokenIds[int] | str] | None:
         if isinstance(prompt, str):
             usable.append(prompt)
             continue
+        if not isinstance(prompt, list):
+            return None
         try:
-            usable.append(array("I", prompt))  # type: ignore[call-overload]  # its errors are the check
+            usable.append(array("I", prompt))  # its errors are the check
         except (TypeError, OverflowError):
             return None
     return usable
