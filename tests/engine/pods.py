@@ -9,6 +9,7 @@ with its block, and also when the test runner dies without leaving the block (`l
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import time
@@ -27,6 +28,7 @@ READY_DEADLINE_S = 240.0
 
 _FAST_START = ("--enforce-eager", "--max-model-len", "8192")
 _TAIL_LINES = 40
+_LOWEST_PORT = 10_000
 
 
 class PodFailedError(Exception):
@@ -184,9 +186,17 @@ def running(*pods: Pod) -> Iterator[tuple[Pod, ...]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. Another process may take one before the pod does; then its start-up fails."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports nobody listens on now, and that the system gives to nobody by itself.
+
+    A pod binds its ports many seconds after it was told them, and again when it is restarted. Ports of the range from
+    which the system serves everybody who asks for any would be taken meanwhile, not least by vLLM itself.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.sample(range(_LOWEST_PORT, first_given), k=min(1000, first_given - _LOWEST_PORT)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"no {count} free ports from {_LOWEST_PORT} to {first_given}")
