@@ -187,6 +187,7 @@ def explanation(decision: Decision) -> dict[str, Any]:
                     "cpu": candidate.cpu_tokens,
                     "any": candidate.any_tokens,
                 },
+                "credit": candidate.credit,
                 "waiting": candidate.waiting,
                 "running": candidate.running,
                 "kv_usage": candidate.kv_usage,

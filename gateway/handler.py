@@ -102,6 +102,7 @@ class Handler:
         self, request: web.Request, decision: Decision, ask: Ask, body: bytes, record: Record
     ) -> web.StreamResponse:
         pod, chosen, source = decision.pod, decision.chosen, decision.source
+        stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         params = None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
@@ -116,6 +117,8 @@ class Handler:
                 raise
             if record.broken:
                 lease.failed(self._pods.clock(), suspect=True)
+            elif source is None and record.predicted_cached is not None and record.reported_cached is not None:
+                stream.trust.compared(record.predicted_cached, record.reported_cached, self._pods.clock())
             return answer
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:

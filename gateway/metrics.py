@@ -185,6 +185,9 @@ class _State(Collector):
         certain = GaugeMetricFamily(
             "p2p_gateway_kv_stream_certain", "1 while no event is known to be missing", labels=["pod", "rank"]
         )
+        credit = GaugeMetricFamily(
+            "p2p_gateway_pod_credit", "Factor at which what the pod is said to hold counts", labels=["pod", "rank"]
+        )
         gaps = CounterMetricFamily("p2p_gateway_kv_gaps", "Gaps in the sequence of events", labels=["pod", "rank"])
         restarts = CounterMetricFamily(
             "p2p_gateway_kv_restarts", "Engine restarts seen in the sequence", labels=["pod", "rank"]
@@ -199,6 +202,7 @@ class _State(Collector):
                 if stream.last_event_at is not None:
                     age.add_metric(labels, now - stream.last_event_at)
                 certain.add_metric(labels, stream.certain)
+                credit.add_metric(labels, stream.trust.credit(now))
                 gaps.add_metric(labels, stream.gaps)
                 restarts.add_metric(labels, stream.restarts)
-        yield from (blocks, age, certain, gaps, restarts)
+        yield from (blocks, age, certain, credit, gaps, restarts)

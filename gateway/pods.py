@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.breaker import Breaker
-from index import Cached, Publisher
+from index import Cached, Publisher, Trust
 from scorers import Candidate
 
 PodState = Literal["starting", "ready", "down"]
@@ -45,13 +45,17 @@ class Model(NamedTuple):
 
 
 class EventStream(Struct):
-    """Where one publisher's event stream stands. The subscriber writes it, /pods and /metrics read it."""
+    """Where one publisher's event stream stands, and how far what came of it is believed.
+
+    The subscriber writes it, and answers do by what they report; placement, /pods and /metrics read it.
+    """
 
     last_event_at: float | None = None
     last_seq: int | None = None
     gaps: int = 0
     restarts: int = 0
     certain: bool = False
+    trust: Trust = field(default_factory=Trust)
 
 
 class InFlight:
@@ -202,9 +206,12 @@ class PodTable:
 
     def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:
         """One candidate per rank. O(ranks)."""
-        oldest = self.clock() - self._max_load_age
+        now = self.clock()
+        oldest = now - self._max_load_age
         return [
-            _candidate(pod, rank, cached.get(Publisher(pod.name, rank), _NOTHING_CACHED), pod.rank_load(rank, oldest))
+            _candidate(
+                pod, rank, cached.get(Publisher(pod.name, rank), _NOTHING_CACHED), pod.rank_load(rank, oldest), now
+            )
             for pod in pods
             for rank in pod.ranks
         ]
@@ -219,7 +226,7 @@ class PodTable:
             lease.close()
 
 
-def _candidate(pod: Pod, rank: int, cached: Cached, load: Load) -> Candidate:
+def _candidate(pod: Pod, rank: int, cached: Cached, load: Load, now: float) -> Candidate:
     counts = pod.in_flight[rank]
     host, port = (None, None) if pod.p2p is None or pod.suspect else pod.p2p
     return Candidate(
@@ -230,6 +237,7 @@ def _candidate(pod: Pod, rank: int, cached: Cached, load: Load) -> Candidate:
         gpu_tokens=cached.gpu,
         cpu_tokens=cached.cpu,
         any_tokens=cached.any,
+        credit=pod.streams[rank].trust.credit(now),
         waiting=load.waiting,
         running=load.running,
         kv_usage=load.kv_usage,

@@ -132,6 +132,8 @@ class Routes:
                     "gaps": stream.gaps if stream else 0,
                     "restarts": stream.restarts if stream else 0,
                     "certain": bool(stream and stream.certain),
+                    "accuracy": stream and stream.trust.accuracy,
+                    "credit": round(stream.trust.credit(now), 4) if stream else 1.0,
                 }
             )
         return {
@@ -160,6 +162,7 @@ def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     line |= {f: sum(known(f)) for f in ("in_flight_requests", "in_flight_tokens", "gaps", "restarts")}
     line |= {f: max(known(f), default=None) for f in ("kv_usage", "last_seq")}
     line["last_event_age"] = min(known("last_event_age"), default=None)
+    line |= {f: min(known(f), default=None) for f in ("accuracy", "credit")}
     line["certain"] = bool(ranks) and all(rank["certain"] for rank in ranks)
     return line
 

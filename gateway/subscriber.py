@@ -77,6 +77,7 @@ class Subscriber:
         self._connected = asyncio.Event()
         self._tail_check_at: float | None = None
         self._reported: set[str] = set()
+        self._lost = 0
 
     async def run(self) -> None:
         """Subscribe and follow."""
@@ -273,3 +274,8 @@ class Subscriber:
         stream, numbers = self._stream, self._numbers
         stream.last_seq, stream.gaps, stream.restarts = numbers.last_applied, numbers.gaps, numbers.restarts
         stream.certain = numbers.certain
+        if numbers.certain:
+            stream.trust.restored()
+        elif numbers.lost > self._lost:
+            stream.trust.lost(time.monotonic())
+        self._lost = numbers.lost

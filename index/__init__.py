@@ -6,6 +6,7 @@ from index.holdings import Publisher
 from index.match import Cached
 from index.radix import Applied, IndexStats, RadixIndex
 from index.sequence import Action, Decision, Sequence
+from index.trust import Trust
 
 __all__ = [
     "Action",
@@ -23,6 +24,7 @@ __all__ = [
     "RadixIndex",
     "Sequence",
     "Tier",
+    "Trust",
     "block_keys",
     "decode_batch",
     "root_key",

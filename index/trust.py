@@ -22,6 +22,8 @@ Pure: time is an argument.
 import math
 from typing import Final
 
+from msgspec import Struct
+
 _MEMORY: Final = 50.0
 """Comparisons after which an old one has lost two thirds of its weight: a busy pod's last seconds."""
 
@@ -35,14 +37,13 @@ DISTRUST: Final = 0.8
 """Below this credit a pod is shown as distrusted. Evictions between decision and admission alone rarely get there."""
 
 
-class Trust:
+class Trust(Struct):
     """Belief in one pod's claims."""
 
-    def __init__(self) -> None:
-        self._accuracy = 1.0
-        self._comparisons = 0.0
-        self._compared_at = 0.0
-        self._lost_at: float | None = None
+    _accuracy: float = 1.0
+    _comparisons: float = 0.0
+    _compared_at: float = 0.0
+    _lost_at: float | None = None
 
     @property
     def accuracy(self) -> float | None:

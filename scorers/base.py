@@ -38,6 +38,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Confirmed tokens in the CPU tier, the tier that pulls are served from."""
     any_tokens: int = 0
     """Confirmed tokens the engine would reuse: the GPU prefix, continued from the CPU tier. >= gpu_tokens."""
+    credit: float = 1.0
+    """How far the confirmed counts are believed, 0 … 1: the pod's answers may have shown them wrong."""
     speculative_tokens: int = 0
     """Tokens expected from a request already placed here, unconfirmed: good for placement, never for a pull."""
     tiered: bool = True

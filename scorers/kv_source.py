@@ -34,11 +34,13 @@ class SourceDecision(NamedTuple):
 def pullable_tokens(candidate: Candidate) -> int:
     """Return the confirmed contiguous tokens that `candidate` can serve to a peer; 0 without an address.
 
-    Pulls are served from the CPU tier. A pod whose events carry no tier data is believed on any tier.
+    Pulls are served from the CPU tier. A pod whose events carry no tier data is believed on any tier; one whose claims
+    have proved wrong, only as far as its credit goes.
     """
     if candidate.p2p_host is None or candidate.p2p_port is None:
         return 0
-    return candidate.cpu_tokens if candidate.tiered else candidate.any_tokens
+    tokens = candidate.cpu_tokens if candidate.tiered else candidate.any_tokens
+    return int(candidate.credit * tokens)
 
 
 def sample_source(request_id: str, block_size: int, candidates: Sequence[Candidate]) -> Candidate | None:

@@ -11,10 +11,12 @@ from scorers.base import Candidate, Fraction, PlacementRequest, Weight, require_
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="prefix"):
     """Share of the prompt that the pod would not have to compute, cheaper tiers counting for more.
 
-        score = min(1, (hot + cpu_weight · max(0, any - hot)) ÷ prompt tokens),  hot = max(gpu, speculative)
+        score = min(1, (hot + cpu_weight · max(0, credit · any - hot)) ÷ prompt tokens),
+        hot   = max(credit · gpu, speculative)
 
     all in contiguous tokens from the first block. The second term is what continues from the CPU tier. Speculative
-    tokens count as GPU ones: the request they come from is about to leave its whole prompt there. No tokens known (or
+    tokens count as GPU ones: the request they come from is about to leave its whole prompt there. `credit` is how far
+    the pod's claims are believed. No tokens known (or
     an empty prompt): 0 for all, so that the other scorers decide.
 
     Source: the reference router's published rule (tier weights GPU 1.0, CPU 0.8 … 0.9). O(candidates).
@@ -39,5 +41,5 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return [min(1.0, self._credit(candidate) / prompt_tokens) for candidate in candidates]
 
     def _credit(self, candidate: Candidate) -> float:
-        hot = max(candidate.gpu_tokens, candidate.speculative_tokens)
-        return hot + self.cpu_weight * max(0, candidate.any_tokens - hot)
+        hot = max(candidate.credit * candidate.gpu_tokens, candidate.speculative_tokens)
+        return hot + self.cpu_weight * max(0.0, candidate.credit * candidate.any_tokens - hot)

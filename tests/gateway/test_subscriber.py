@@ -153,7 +153,12 @@ async def test_an_engine_that_restarts_while_its_predecessors_events_are_replaye
         await front.get("/health")
         await announcer.answer()
         await row(front, pod, restarts=1, last_seq=1, certain=True, cached_blocks={"gpu": 2, "cpu": 0})
-        await holds(front, 2 * BLOCK)
+        # Nothing of the old engine is left to be mistaken for the new one's.
+        await announcer.send(3, FOURTH)
+        assert await announcer.asked() == 2
+        await announcer.answer((2, THIRD))
+        await row(front, pod, last_seq=3, certain=True)
+        await holds(front, 4 * BLOCK)
 
 
 async def test_an_answer_that_is_no_batch_is_passed_over() -> None:

@@ -229,3 +229,7 @@ def test_a_named_source_leads_by_the_delta_and_is_not_the_computing_pod(
     else:
         assert decision.source is None
         assert decision.reason == "self" or not leads
+
+
+def test_a_source_is_believed_only_as_far_as_its_credit() -> None:
+    assert pullable_tokens(Candidate(pod="http://a:1", p2p_host="a", p2p_port=2, cpu_tokens=100, credit=0.5)) == 50

@@ -61,3 +61,13 @@ def test_more_cached_tokens_never_score_less(
 def test_a_worth_outside_0_to_1_is_refused(cpu_weight: float) -> None:
     with pytest.raises(ValueError, match="cpu_weight must be in 0 … 1"):
         Prefix(cpu_weight=cpu_weight)
+
+
+def test_what_a_pod_is_believed_to_hold_counts_only_as_far_as_its_credit(request_of_1000: PlacementRequest) -> None:
+    scorer = Prefix(cpu_weight=0.5)
+    values = [score(request_of_1000, scorer, gpu_tokens=400, any_tokens=800, credit=credit) for credit in (1, 0.5, 0)]
+    assert values == pytest.approx([0.6, 0.3, 0.0])
+
+
+def test_doubt_does_not_touch_what_a_request_is_about_to_leave(request_of_1000: PlacementRequest) -> None:
+    assert score(request_of_1000, credit=0.0, speculative_tokens=500) == 0.5
