@@ -100,10 +100,15 @@ class Placement(_Section, frozen=True):
 
 
 class P2P(_Section, frozen=True):
-    """Pulls between pods. A source is named when it leads the chosen pod by `min_cached_token_delta` tokens."""
+    """Pulls between pods. A source is named when it leads the chosen pod by `min_cached_token_delta` tokens.
+
+    `probe`: each pod that comes up is given one small prompt, the same for all, so that their events show at once
+    whether they hash alike; pods that do not can never pull from each other.
+    """
 
     enabled: bool = True
     port: Port = 5710
+    probe: bool = True
     min_cached_token_delta: Positive = 2048
 
 

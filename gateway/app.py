@@ -65,7 +65,8 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
         publisher = Publisher(pod.name, source.rank)
-        await Subscriber(zmq_context, pod, publisher, source, index=index, metrics=metrics).run()
+        agreement = pods.agreement
+        await Subscriber(zmq_context, pod, publisher, source, index=index, agreement=agreement, metrics=metrics).run()
 
     async with session:
         api = PodApi(session)
@@ -86,6 +87,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             subscribe=subscribe,
             metrics=metrics,
             poll=config.poll,
+            probe=config.p2p.enabled and config.p2p.probe and len(config.pods) > 1,
         )
         try:
             yield Gateway(routes.application(), fleet, handler, pods, index)

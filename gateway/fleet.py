@@ -33,7 +33,15 @@ class Fleet:
     """Owns every background task about pods."""
 
     def __init__(
-        self, *, pods: PodTable, poller: Poller, index: RadixIndex, subscribe: Subscribe, metrics: Metrics, poll: Poll
+        self,
+        *,
+        pods: PodTable,
+        poller: Poller,
+        index: RadixIndex,
+        subscribe: Subscribe,
+        metrics: Metrics,
+        poll: Poll,
+        probe: bool = False,
     ) -> None:
         self._pods = pods
         self._poller = poller
@@ -41,6 +49,7 @@ class Fleet:
         self._subscribe = subscribe
         self._metrics = metrics
         self._poll = poll
+        self._probes = probe
 
     async def run(self) -> None:
         """Supervise all pods until cancelled."""
@@ -56,6 +65,8 @@ class Fleet:
                     group.create_task(self._watch(pod, started), name=f"watch {pod.name}")
                     for source in sources:
                         group.create_task(self._subscribe(pod, source), name=f"events {pod.name}/{source.rank}")
+                        if self._probes:
+                            group.create_task(self._probe(pod, source.rank), name=f"probe {pod.name}/{source.rank}")
             except* PodGone as gone:
                 self._forget(pod, str(gone.exceptions[0]))
             except* Exception as fault:  # noqa: BLE001 - whatever it is, the other pods must not suffer for it
@@ -67,6 +78,7 @@ class Fleet:
     def _forget(self, pod: Pod, reason: str) -> None:
         _log.warning("pod left", pod=pod.name, reason=reason)
         self._index.remove_pod(pod.name)
+        self._pods.agreement.forget(pod.name)
         pod.left(reason)
 
     async def _until_up(self, pod: Pod) -> tuple[list[EventSource], float | None]:
@@ -111,6 +123,15 @@ class Fleet:
             failed = 0
             pod.suspect = False
             pod.load, pod.load_at = metrics.load, self._pods.clock()
+
+    async def _probe(self, pod: Pod, rank: int) -> None:
+        """Have the pod compute a prompt that all pods are given, so that their events show whether they agree."""
+        try:
+            await self._poller.probe(pod.url, pod.base_model, rank if len(pod.ranks) > 1 else None)
+        except PodError as error:
+            self._metrics.probes.labels(pod.name, error.code).inc()
+        else:
+            self._metrics.probes.labels(pod.name, "ok").inc()
 
     async def _pause(self, pod: Pod) -> None:
         """One poll interval, cut short when somebody suspects the pod."""

@@ -113,6 +113,12 @@ class Metrics:
         self.task_failures = Counter(
             f"{ns}_task_failures", "Background tasks that failed unexpectedly and were restarted", ["pod"], registry=r
         )
+        self.probes = Counter(
+            f"{ns}_probes",
+            "Probes of new pods for agreement with their peers, by result",
+            ["pod", "result"],
+            registry=r,
+        )
         r.register(_State(pods, index))
 
     def completed(self, record: Record, now: float) -> None:
@@ -166,6 +172,9 @@ class _State(Collector):
         breaker = GaugeMetricFamily(
             "p2p_gateway_pod_breaker_open", "1 while the pod is left out for failed requests", labels=["pod"]
         )
+        strangers = GaugeMetricFamily(
+            "p2p_gateway_pod_disagreements", "Peers that the pod can never pull from, nor they from it", labels=["pod"]
+        )
         requests = GaugeMetricFamily("p2p_gateway_in_flight_requests", "Requests under way", labels=["pod", "rank"])
         tokens = GaugeMetricFamily(
             "p2p_gateway_in_flight_tokens", "Uncached prompt tokens that have not answered yet", labels=["pod", "rank"]
@@ -173,11 +182,12 @@ class _State(Collector):
         now = self._pods.clock()
         for pod in self._pods:
             up.add_metric([pod.name], pod.state == "ready")
+            strangers.add_metric([pod.name], len(self._pods.agreement.of(pod.name)))
             breaker.add_metric([pod.name], pod.breaker.state(now) != "closed")
             for rank, counts in pod.in_flight.items():
                 requests.add_metric([pod.name, str(rank)], counts.requests)
                 tokens.add_metric([pod.name, str(rank)], counts.tokens)
-        yield from (up, breaker, requests, tokens)
+        yield from (up, breaker, strangers, requests, tokens)
 
     def _per_stream(self) -> Iterator[Metric]:
         blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])

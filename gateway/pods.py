@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
+from gateway.agreement import Agreement
 from gateway.breaker import Breaker
 from index import Cached, Publisher, Trust
 from scorers import Candidate
@@ -166,12 +167,13 @@ class Pod:
 
 
 class PodTable:
-    """All configured pods, by name."""
+    """All configured pods, by name, and what is known between them."""
 
     def __init__(
         self, pods: Iterable[Pod], *, max_load_age: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pods = {pod.name: pod for pod in pods}
+        self.agreement = Agreement()
         self._max_load_age = max_load_age
         self.clock = clock
 

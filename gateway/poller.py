@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Raw, Struct
 
 from config.schema import PodConfig, Poll, join_address, tcp_address
@@ -24,6 +25,9 @@ _LOAD = re.compile(
 )
 _ENGINE = re.compile(rb'engine="(\d{1,9})"')
 _STARTED = re.compile(rb"^process_start_time_seconds %b" % _NUMBER, re.MULTILINE)
+# Ids any vocabulary has, enough of them for a block of any usual size.
+_PROBE = [100 + i % 300 for i in range(272)]
+_PROBE_S = 60.0  # a pod that has just started compiles first
 _FIELDS = {b"num_requests_waiting": "waiting", b"num_requests_running": "running", b"kv_cache_usage_perc": "kv_usage"}
 
 
@@ -103,6 +107,12 @@ class Poller:
             for rank, info in sorted(told.items())
             if (endpoint := _reachable(info.endpoint, host))
         ]
+
+    async def probe(self, url: str, model: str, rank: int | None) -> None:
+        """Have the pod compute one small prompt, the same for every pod."""
+        body = msgspec.json.encode({"model": model, "prompt": _PROBE, "max_tokens": 1, "temperature": 0})
+        headers = {} if rank is None else {"x-data-parallel-rank": str(rank)}
+        await self._api.post(url, "/v1/completions", body, timeout=_PROBE_S, headers=headers)
 
     async def _get(self, url: str, path: str) -> bytes:
         return await self._api.get(url, path, timeout=self._timeout)

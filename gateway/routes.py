@@ -146,6 +146,7 @@ class Routes:
             "labels": pod.spec.labels,
             "p2p": pod.p2p and join_address(*pod.p2p),
             "breaker": pod.breaker.state(self._pods.clock()),
+            "cannot_pull_from": self._pods.agreement.of(pod.name),
             "cached_blocks": blocks,
             **_over_ranks(ranks),
             "ranks": ranks,

@@ -23,10 +23,11 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
+from gateway.agreement import Agreement, Matter
 from gateway.metrics import Metrics
 from gateway.pods import EventStream, Pod
 from gateway.poller import EventSource
-from index import Action, DecodeError, Publisher, RadixIndex, decode_batch
+from index import Action, BlockStored, DecodeError, Publisher, RadixIndex, decode_batch
 from index import Sequence as SequenceNumbers
 
 _log = structlog.get_logger("gateway.events")
@@ -39,6 +40,11 @@ _REPLAY_ATTEMPTS = 3
 # A batch published while the subscription was on its way is in neither the replay nor the stream: look once more.
 _TAIL_CHECK_S = 1.0
 _END = (-1).to_bytes(8, "big", signed=True)
+
+_FIXES: dict[Matter, str] = {
+    "block-size": "give both the same --block-size",
+    "hash": "give both the same PYTHONHASHSEED, --prefix-caching-hash-algo and adapter paths",
+}
 
 Frame = tuple[int, bytes]
 
@@ -62,6 +68,7 @@ class Subscriber:
         source: EventSource,
         *,
         index: RadixIndex,
+        agreement: Agreement,
         metrics: Metrics,
     ) -> None:
         self._context = context
@@ -69,6 +76,7 @@ class Subscriber:
         self._publisher = publisher
         self._source = source
         self._index = index
+        self._agreement = agreement
         self._metrics = metrics
         self._numbers = SequenceNumbers(replay=source.replay is not None)
         self._stream: EventStream = pod.streams[source.rank]
@@ -261,6 +269,19 @@ class Subscriber:
                 self._metrics.event_effects.labels(self._pod.name, reason).inc(count)
         for reason in batch.errors:
             self._report_once(reason, "event not used")
+        for event in batch.events:
+            if isinstance(event, BlockStored) and event.parent_block_hash is None:
+                self._compare(event)
+
+    def _compare(self, event: BlockStored) -> None:
+        for found in self._agreement.observe(self._publisher, self._pod.base_model, event):
+            _log.warning(
+                "pods cannot pull from each other: every pull between them will be a miss",
+                pod=found.pod,
+                peer=found.peer,
+                differ_in=found.matter,
+                fix=_FIXES[found.matter],
+            )
 
     def _count(self, outcome: str) -> None:
         self._metrics.events.labels(self._pod.name, outcome).inc()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -41,12 +41,22 @@ class PodApi:
         """The body of a 200. Raises PodError."""
         return await self._call("GET", url + path, timeout, None)
 
-    async def post(self, url: str, path: str, body: bytes, *, timeout: float) -> bytes:  # noqa: ASYNC109
+    async def post(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        timeout: float,  # noqa: ASYNC109
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Post JSON; the body of a 200. Raises PodError."""
-        return await self._call("POST", url + path, timeout, body)
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        return await self._call("POST", url + path, timeout, body, sent)
 
-    async def _call(self, method: str, where: str, deadline: float, body: bytes | None) -> bytes:
-        headers = {"Content-Type": "application/json"} if body is not None else None
+    async def _call(
+        self, method: str, where: str, deadline: float, body: bytes | None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
         async with (
             pod_io(where, deadline=deadline),
             self._session.request(method, where, data=body, headers=headers) as answer,

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.engine
 PROMPT_TOKENS = 4000
 ROUNDS = 5
 MAX_DRAWS = 60
+PROBE_TOKENS = 272  # what the gateway has a pod compute that comes up
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +230,13 @@ def test_a_chat_is_tokenized_as_the_engine_does(client: OpenAI, gateway: Gateway
     assert gateway.metric("p2p_gateway_mispredicted_requests_total") == before
 
 
+def test_the_pods_are_found_to_agree(gateway: Gateway, a: Pod, b: Pod) -> None:
+    until(lambda: gateway.metric("p2p_gateway_probes_total") >= 2, 30, "probes answered")
+    for pod in (a, b):
+        until(lambda pod=pod: gateway.pod(pod)["cached_blocks"]["gpu"] >= PROBE_TOKENS // 32, 30, "probe announced")  # type: ignore[misc]
+    assert gateway.metric("p2p_gateway_pod_disagreements") == 0
+
+
 def test_a_killed_source_costs_nothing_and_comes_back(client: OpenAI, gateway: Gateway, a: Pod, b: Pod) -> None:
     prompt = fresh_ids("kill")
     recompute, _, _, _ = timed(client, a.model, fresh_ids("second control"))
@@ -250,7 +258,8 @@ def test_a_killed_source_costs_nothing_and_comes_back(client: OpenAI, gateway: G
     a.start()
     a.wait_ready()
     until(lambda: gateway.pod(a)["state"] == "ready", 30, "the returned pod is ready")
-    assert gateway.pod(a)["cached_blocks"] == {"gpu": 0, "cpu": 0}
+    assert gateway.cached({"model": a.model, "prompt": prompt}, a) == {"gpu": 0, "cpu": 0, "any": 0}
+    assert gateway.pod(a)["cached_blocks"]["gpu"] <= PROBE_TOKENS // 32
     computed_at(a, gateway, prompt)
     back = gateway.pod(a)
     assert back["certain"]

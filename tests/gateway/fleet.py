@@ -176,7 +176,7 @@ def configuration(pods: Sequence[Any], **sections: Any) -> Config:
         "listen": {"host": "127.0.0.1", "port": 0},
         "pods": [pod if isinstance(pod, dict) else spec(pod) for pod in pods],
         "poll": {"interval": 0.1, "timeout": 2.0},
-        "p2p": {"min_cached_token_delta": 64},
+        "p2p": {"min_cached_token_delta": 64, "probe": False},
     }
     for name, section in sections.items():
         data[name] = {**data.get(name, {}), **section}  # type: ignore[dict-item]
