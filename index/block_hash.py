@@ -81,6 +81,7 @@ def event_extras(extra_keys: Sequence[Any] | None, lora_name: str | None) -> dic
 
 
 def _packed(tokens: "Sequence[int] | array[int]", length: int) -> bytes:
-    if isinstance(tokens, array) and tokens.typecode == "I" and tokens.itemsize == _TOKEN_BYTES and _LITTLE_ENDIAN:
-        return tokens[:length].tobytes()
-    return struct.pack(f"<{length}I", *tokens[:length])
+    whole = tokens if len(tokens) == length else tokens[:length]
+    if isinstance(whole, array) and whole.typecode == "I" and whole.itemsize == _TOKEN_BYTES and _LITTLE_ENDIAN:
+        return whole.tobytes()
+    return struct.pack(f"<{length}I", *whole)

@@ -22,6 +22,14 @@ def check_invariants(tree: Tree, publishers: Iterable[Holdings]) -> None:
         _check_holdings(tree, holdings)
 
 
+def check_bound(tree: Tree, publishers: Iterable[Holdings], resident: int, max_blocks: int) -> None:
+    """Raises AssertionError if a bounded index holds too much, or could not give up a leaf. O(publishers + nodes)."""
+    assert sum(sum(holdings.blocks) for holdings in publishers) == resident, "residencies are miscounted"
+    assert resident <= max_blocks, "the bound is broken"
+    for node in tree.nodes.values():
+        assert node.children or (tree.leaves is not None and node in tree.leaves), "a leaf is not known to be one"
+
+
 def _check_links(tree: Tree) -> None:
     """Every node is reached exactly once from the tops, and roots count their tops."""
     reached: list[Node] = []
@@ -52,35 +60,44 @@ def _check_node(node: Node, known: set[Holdings]) -> None:
         for holdings, bits in held.items():
             assert holdings in known, "a forgotten publisher holds blocks"
             assert 0 < bits < 1 << len(node.keys), "bits lie outside their run"
-            assert node in holdings.nodes, "a publisher does not know where it holds blocks"
+            assert node in holdings.columns, "a publisher does not know where it holds blocks"
     assert node.children or node.tail_is_held(), "nobody holds the end of a leaf"
+    for tier, held in zip(Tier, node.held, strict=True):
+        whole = {holdings for holdings, bits in held.items() if bits == (1 << len(node.keys)) - 1}
+        assert node.whole(tier) == whole, "it is misremembered who holds a whole run"
 
 
 def _check_holdings(tree: Tree, holdings: Holdings) -> None:
-    located: Counter[tuple[int, int]] = Counter()
-    for location in holdings.located.values():
-        node, depth = tree.resolve(location)
-        located[node.id, depth] += 1
-    held: Counter[tuple[int, int]] = Counter()
-    for node in holdings.nodes:
+    located = Counter((block_hash, *_found(tree, holdings, block_hash)) for block_hash in holdings.located)
+    held: Counter[tuple[int, Node, int]] = Counter()
+    for node in holdings.columns:
         bits = holdings.bits_anywhere(node)
+        hashes = holdings.hashes(node)
         assert tree.nodes[node.id] is node, "a publisher holds blocks of a pruned run"
         assert bits, "a publisher holds nothing in a run it remembers"
-        held.update((node.id, node.start + offset) for offset in range(len(node.keys)) if bits >> offset & 1)
+        held.update((hashes[offset], node, offset) for offset in range(len(node.keys)) if bits >> offset & 1)
     assert located == held, "locations and bits disagree"
     for tier in Tier:
-        count = sum(holdings.bits(tier, node).bit_count() for node in holdings.nodes)
+        count = sum(holdings.bits(tier, node).bit_count() for node in holdings.columns)
         assert count == holdings.blocks[tier], "blocks are miscounted"
     assert holdings.private <= holdings.located.keys(), "a private block is not located"
     _check_copies(tree, holdings)
     _check_waiting(holdings)
 
 
+def _found(tree: Tree, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
+    node = tree.nodes[holdings.located[block_hash]]
+    while (offset := holdings.find(node, block_hash)) is None:
+        assert node.cont is not None, "a location is stale"
+        node = node.cont
+    return node, offset
+
+
 def _check_copies(tree: Tree, holdings: Holdings) -> None:
     for tier, block_hash in holdings.copies.entries():
         assert block_hash in holdings.located, "copies are counted of a block not held"
-        node, depth = tree.resolve(holdings.located[block_hash])
-        assert holdings.bits(tier, node) >> (depth - node.start) & 1, "copies are counted in a tier without the block"
+        node, offset = _found(tree, holdings, block_hash)
+        assert holdings.bits(tier, node) >> offset & 1, "copies are counted in a tier without the block"
     holdings.copies.check()
 
 

@@ -60,6 +60,10 @@ class Copies:
             self.forget(tier, block_hash)
         return left
 
+    def are_usual(self, group: Group) -> bool:
+        """Whether every set bit stands for one copy, in this group."""
+        return not self._beyond and group == self._usual
+
     def count(self, tier: Tier, group: Group, block_hash: int) -> int:
         """Copies in `group` of a block whose bit is set."""
         return self._beyond.get((tier, group, block_hash), 0) + (group == self._usual)
@@ -73,6 +77,17 @@ class Copies:
     def clear(self, tier: Tier) -> None:
         """All bits of the tier were cleared. O(entries)."""
         self._beyond = {key: count for key, count in self._beyond.items() if key[0] is not tier}
+
+    def dump(self) -> tuple[Group, list[Group], list[tuple[Tier, Group, int, int]]]:
+        """The usual group, the groups, and what differs as (tier, group, hash, difference)."""
+        counts = [(*key, difference) for key, difference in self._beyond.items()]
+        return self._usual, list(self._groups), counts
+
+    def load(self, usual: Group, groups: Iterable[Group], counts: Iterable[tuple[Tier, Group, int, int]]) -> None:
+        """Takes over what `dump` returned."""
+        self._usual = usual
+        self._groups = set(groups)
+        self._beyond = {(tier, group, block_hash): difference for tier, group, block_hash, difference in counts}
 
     def entries(self) -> Iterator[tuple[Tier, int]]:
         """(tier, hash) of every block whose copies differ from the usual."""

@@ -10,7 +10,9 @@ batch (all maps, all well-formed) is decoded in one typed pass; only if that fai
 """
 
 import enum
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -35,12 +37,13 @@ class BlockStored(Struct):
     """Blocks that follow `parent_block_hash` (None: they start a prompt) and are now in `tier`.
 
     `token_ids` empty with `block_size` 0 is a placeholder: it names blocks without saying what they hold. `extra_keys`
-    holds, per block, what it depends on besides tokens.
+    holds, per block, what it depends on besides tokens. Hashes are unsigned 64-bit numbers, tokens 32-bit ones; decoded
+    tokens come as `array("I")`, a ninth of a list's memory.
     """
 
     block_hashes: list[int]
     parent_block_hash: int | None
-    token_ids: list[int]
+    token_ids: Sequence[int]
     block_size: int
     tier: Tier = Tier.GPU
     lora_name: str | None = None
@@ -78,7 +81,6 @@ class DecodeError(ValueError):
 
 
 _Hash = Annotated[int, Meta(ge=0)]
-_Token = Annotated[int, Meta(ge=0, lt=2**32)]
 _BlockSize = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_SIZE)]
 _Extras = list[list[Any] | None] | None
 
@@ -86,8 +88,9 @@ _Extras = list[list[Any] | None] | None
 class _Stored(Struct, tag="BlockStored", gc=False):
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
-    token_ids: list[_Token]
+    token_ids: list[int]
     block_size: _BlockSize
+    lora_id: Any = None
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: _Extras = None
@@ -155,8 +158,13 @@ _SHAPES: Final[dict[str, tuple[str, type[_Wire]]]] = {
     "AllBlocksCleared": ("malformed-cleared", _Cleared),
 }
 
-_TIERS: Final[dict[str | None, Tier]] = {None: Tier.GPU, "GPU": Tier.GPU, "CPU": Tier.CPU}
-_SKIPPED: Final = {"STORAGE": "storage-tier"}
+_TIERS: Final[dict[str | None, Tier]] = {
+    None: Tier.GPU,
+    "GPU": Tier.GPU,
+    "CPU": Tier.CPU,
+    "CPU_TIER1": Tier.CPU,  # SGLang's name for host memory
+}
+_SKIPPED: Final = {"STORAGE": "storage-tier", "CPU_TIER2": "storage-tier"}  # the latter is SGLang's
 
 
 class _Unusable(Exception):
@@ -250,22 +258,38 @@ def _collect(batch: Batch, wire: _Wire) -> None:
         batch.errors[_SKIPPED.get(wire.medium or "", "unknown-medium")] += 1
     elif isinstance(wire, _Removed):
         batch.events.append(BlockRemoved(wire.block_hashes, tier, wire.group_idx))
-    elif not _is_consistent(wire):
+    elif not _is_consistent(wire) or (token_ids := _tokens(wire.token_ids)) is None:
         batch.errors["malformed-stored"] += 1
     else:
         batch.events.append(
             BlockStored(
                 wire.block_hashes,
                 wire.parent_block_hash,
-                wire.token_ids,
+                token_ids,
                 wire.block_size,
                 tier,
-                wire.lora_name,
+                wire.lora_name or _unnamed(wire.lora_id),
                 wire.extra_keys,
                 wire.group_idx,
                 wire.kv_cache_spec_kind,
             )
         )
+
+
+def _unnamed(lora_id: object) -> str | None:
+    """A namespace for an adapter of which an old engine says a number only.
+
+    No request asks for it by that, so nothing is claimed; but its blocks must not pass for the base model's.
+    """
+    return f"lora_id={lora_id}" if lora_id else None
+
+
+def _tokens(ids: list[int]) -> "array[int] | None":
+    """The ids packed; None where one is out of range."""
+    try:
+        return array("I", ids)
+    except OverflowError:
+        return None
 
 
 def _is_consistent(wire: _Stored) -> bool:

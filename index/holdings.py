@@ -1,14 +1,40 @@
-"""What one publisher holds, as far as it is not in the tree itself."""
+"""What one publisher holds, as far as it is not in the tree itself.
+
+Events name blocks by the engine's hash. Two things lead from a hash to its block: `located` says in which run the
+block was put, and the publisher's *column* beside that run, a packed array of 8-byte hashes aligned with the run's
+blocks, says where in it. A search of a column is a search for 8 bytes in at most 8 KB, in C. The price of a block is
+so the dict's slot, the hash itself and 8 bytes; all blocks of a run share one int as their value.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Final
 
 import msgspec
 
 from index.copies import Copies, Group
 from index.events import Tier
-from index.node import Node
+from index.node import Node, ones, trailing_ones
 from index.waiting import Orphans, Placeholders
 
+HASH_BYTES: Final = 8
 
-class Publisher(msgspec.Struct, frozen=True, order=True):
+
+def packed(hashes: Sequence[int]) -> bytes:
+    """Engine hashes as they lie in a column; OverflowError where one is not an unsigned 64-bit number."""
+    return array("Q", hashes).tobytes()
+
+
+def members(hashes: Sequence[int], bits: int) -> Sequence[int]:
+    """Those of the hashes whose bits are set."""
+    if bits == ones(len(hashes)):
+        return hashes
+    return [block_hash for number, block_hash in enumerate(hashes) if bits >> number & 1]
+
+
+class Publisher(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One event stream: the pod (host:port of its URL) and the data-parallel rank of the subscription."""
 
     pod: str
@@ -18,18 +44,21 @@ class Publisher(msgspec.Struct, frozen=True, order=True):
 class Holdings:
     """A publisher's residency; it is its own key in the bit sets of runs.
 
-    `located` maps the engine's hash of every block that the publisher holds in some tier to its location in the tree,
-    `nodes` are the runs it has bits in, `kinds` what it said its KV-cache groups are. `private` are the blocks whose
-    key contains their hash.
+    `located` maps the engine's hash of every block that the publisher holds in some tier to the id of the run where it
+    was put. `columns` are the runs it has bits in, each with the packed hashes of its blocks; an entry counts only
+    where a bit is set, and a column may be shorter or longer than its run. `kinds` is what the publisher said its
+    KV-cache groups are. `given_up` counts, per tier, blocks that were evicted from the index and whose removal was not
+    announced yet. `private` are the blocks whose key contains their hash.
     """
 
     __slots__ = (
         "blocks",
+        "columns",
         "copies",
+        "given_up",
         "kinds",
         "located",
         "model",
-        "nodes",
         "orphans",
         "placeholders",
         "private",
@@ -40,8 +69,9 @@ class Holdings:
         self.publisher = publisher
         self.model = model
         self.located: dict[int, int] = {}
-        self.nodes: set[Node] = set()
+        self.columns: dict[Node, bytearray] = {}
         self.blocks = [0, 0]
+        self.given_up = [0, 0]
         self.copies = Copies()
         self.kinds: dict[Group, str] = {}
         self.private: set[int] = set()
@@ -56,19 +86,90 @@ class Holdings:
         """The bit set of the blocks it holds in any tier."""
         return node.held[Tier.GPU].get(self, 0) | node.held[Tier.CPU].get(self, 0)
 
+    def place(self, node: Node, offset: int, hashes: Sequence[int], bits: int | None = None) -> None:
+        """Writes the hashes of blocks that are about to get bits, from the run's block number `offset` on.
+
+        `bits` are those among them that will, if not all.
+        """
+        column = self.columns.get(node)
+        if column is None:
+            column = self.columns[node] = bytearray()
+        start = offset * HASH_BYTES
+        if len(column) < start:
+            column.extend(bytes(start - len(column)))
+        column[start : start + len(hashes) * HASH_BYTES] = packed(hashes)
+        if bits is not None:
+            hashes = members(hashes, bits)
+        self.located.update(zip(hashes, repeat(node.id)))
+
+    def find(self, node: Node, block_hash: int) -> int | None:
+        """The number in `node` of a block with this hash; None if the publisher holds none there. O(run), in C."""
+        column = self.columns.get(node)
+        if column is None:
+            return None
+        needle = block_hash.to_bytes(HASH_BYTES, sys.byteorder)
+        at = column.rfind(needle)
+        while at >= 0:
+            if not at % HASH_BYTES and self.bits_anywhere(node) >> at // HASH_BYTES & 1:
+                return at // HASH_BYTES
+            at = column.rfind(needle, 0, at + HASH_BYTES - 1)
+        return None
+
+    def hashes(self, node: Node, offset: int = 0, end: int | None = None) -> "array[int]":
+        """The hashes of the run's blocks from `offset` on; meaningful where a bit is set."""
+        column = self.columns[node]
+        end = len(column) if end is None else end * HASH_BYTES
+        return array("Q", bytes(column[offset * HASH_BYTES : end]))
+
+    def side_by_side(self, node: Node, offset: int, hashes: Sequence[int], at: int) -> int:
+        """How many blocks from `offset` on are, one by one, the `hashes` from `at` on."""
+        bits = self.bits_anywhere(node) >> offset
+        limit = min(trailing_ones(bits), len(hashes) - at)
+        column = self.hashes(node, offset, offset + limit).tolist()
+        wanted = hashes[at : at + limit]
+        if column == wanted:
+            return limit
+        return next(number for number in range(limit) if column[number] != wanted[number])
+
+    def forget_hashes(self, node: Node, bits: int) -> None:
+        """The blocks of these bits left their last tier."""
+        for block_hash in members(self.hashes(node, 0, bits.bit_length()), bits):
+            self.forget_hash(block_hash)
+
+    def split(self, node: Node, lower: Node, offset: int) -> None:
+        """Hands what lies in `node` from its block number `offset` on to `lower`, its new rest."""
+        column = self.columns[node]
+        high = self.bits_anywhere(node) >> offset
+        if high:
+            self.columns[lower] = column[offset * HASH_BYTES :]
+        del column[offset * HASH_BYTES :]
+        for tier in Tier:
+            held = node.held[tier]
+            if not (bits := held.get(self, 0)):
+                continue
+            if high := bits >> offset:
+                lower.held[tier][self] = high
+            if rest := bits & ones(offset):
+                held[self] = rest
+            else:
+                del held[self]
+        if not self.bits_anywhere(node):
+            del self.columns[node]
+
     def hold(self, tier: Tier, node: Node, mask: int) -> int:
-        """Sets bits and returns those that were not set before."""
+        """Sets bits of blocks that have their place, and returns those that were not set before."""
         held = node.held[tier]
         before = held.get(self, 0)
         new = mask & ~before
         if new:
             held[self] = before | mask
-            self.nodes.add(node)
+            node.changed()
             self.blocks[tier] += new.bit_count()
         return new
 
     def release(self, tier: Tier, node: Node, mask: int) -> None:
         """Clears bits, all of which are set."""
+        node.changed()
         held = node.held[tier]
         self.blocks[tier] -= mask.bit_count()
         if rest := held[self] & ~mask:
@@ -76,9 +177,9 @@ class Holdings:
             return
         del held[self]
         if not self.bits_anywhere(node):
-            self.nodes.discard(node)
+            del self.columns[node]
 
     def forget_hash(self, block_hash: int) -> None:
-        """Drops the location of a block that left its last tier."""
+        """The block left its last tier."""
         del self.located[block_hash]
         self.private.discard(block_hash)

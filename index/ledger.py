@@ -11,9 +11,9 @@ import msgspec
 
 from index.copies import Group
 from index.events import Tier
-from index.holdings import Holdings
-from index.node import Node
-from index.tree import DEPTH_BITS, Place, Segment, Tree
+from index.holdings import Holdings, members
+from index.node import Node, ones
+from index.tree import Place, Segment, Tree
 
 _OTHER: Final = {Tier.GPU: Tier.CPU, Tier.CPU: Tier.GPU}
 
@@ -43,6 +43,10 @@ class Applied(msgspec.Struct):
     """Announced again with other content; the older residency was withdrawn."""
     private: int = 0
     """Indistinguishable by content from another block of the publisher; kept under a key that no prompt has."""
+    evicted: int = 0
+    """Residencies of any publisher given up, the coldest first, to stay within the index's bound."""
+    evicted_removed: int = 0
+    """Removals of blocks not held, as many as were given up before."""
     ignored_group: int = 0
     """Of KV-cache groups that hold only part of a prefix."""
     unknown_removed: int = 0
@@ -60,43 +64,41 @@ class Ledger:
         self._tree = tree
 
     def locate(self, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
-        """Resolves the block's location, and shortens it where splits have made it a detour."""
+        """The run that holds a known block, and the block's number in it. O(splits since it was last asked for)."""
         location = holdings.located[block_hash]
-        node, depth = self._tree.resolve(location)
-        if node.id != location >> DEPTH_BITS:
-            holdings.located[block_hash] = node.id << DEPTH_BITS | depth
-        return node, depth
+        node = self._tree.nodes[location]
+        while (offset := holdings.find(node, block_hash)) is None:
+            assert node.cont is not None, "a location is stale"  # noqa: S101 - what `tree` proves cannot be
+            node = node.cont
+        if node.id != location:
+            holdings.located[block_hash] = node.id
+        return node, offset
 
     def after(self, holdings: Holdings, block_hash: int) -> Place:
         """The point right after a known block."""
-        node, depth = self.locate(holdings, block_hash)
-        return Place(node.root, node, depth + 1)
+        node, offset = self.locate(holdings, block_hash)
+        return Place(node.root, node, node.start + offset + 1)
 
     def occupy(
         self, holdings: Holdings, tier: Tier, group: Group, path: list[Segment], hashes: list[int], applied: Applied
     ) -> None:
-        """Locates blocks the publisher did not hold along `path`, and sets their bits."""
+        """Gives blocks the publisher did not hold their places along `path`, and sets their bits."""
         at = 0
         for segment in path:
-            part = hashes[at : at + segment.length]
-            location = segment.node.id << DEPTH_BITS | segment.node.start + segment.offset
-            holdings.located.update(zip(part, range(location, location + segment.length), strict=True))
+            part = hashes if segment.length == len(hashes) else hashes[at : at + segment.length]
+            holdings.place(segment.node, segment.offset, part)
             self._hold(holdings, tier, group, segment, part, applied)
             at += segment.length
 
     def segments(self, holdings: Holdings, hashes: list[int]) -> Iterator[Segment]:
         """Where these known blocks lie, those side by side in a run taken together."""
-        located = holdings.located
         at = 0
         while at < len(hashes):
-            node, depth = self.locate(holdings, hashes[at])
-            base = (node.id << DEPTH_BITS | depth) - at
-            limit = min(len(hashes), at + node.end - depth)
-            end = at + 1
-            while end < limit and located[hashes[end]] == base + end:
-                end += 1
-            yield Segment(node, depth - node.start, end - at)
-            at = end
+            node, offset = self.locate(holdings, hashes[at])
+            length = holdings.side_by_side(node, offset, hashes, at)
+            node.used = self._tree.clock
+            yield Segment(node, offset, length)
+            at += length
 
     def mark(self, holdings: Holdings, tier: Tier, group: Group, hashes: list[int], applied: Applied) -> None:
         """Adds a copy of each of these known blocks."""
@@ -107,56 +109,88 @@ class Ledger:
 
     def withdraw(self, holdings: Holdings, block_hash: int, applied: Applied) -> None:
         """Takes a block out of all tiers, with all its copies."""
-        node, depth = self.locate(holdings, block_hash)
-        bit = 1 << depth - node.start
+        node, offset = self.locate(holdings, block_hash)
         for tier in Tier:
-            if holdings.bits(tier, node) & bit:
-                holdings.release(tier, node, bit)
+            if holdings.bits(tier, node) >> offset & 1:
+                holdings.release(tier, node, 1 << offset)
                 holdings.copies.forget(tier, block_hash)
         holdings.forget_hash(block_hash)
         self._tree.prune(node)
         applied.moved += 1
 
-    def remove_copy(self, holdings: Holdings, tier: Tier, group: Group, block_hash: int, applied: Applied) -> bool:
-        """Takes back one resident copy; False if the group has none."""
-        if block_hash not in holdings.located:
-            return False
-        node, depth = self.locate(holdings, block_hash)
-        bit = 1 << depth - node.start
-        if not holdings.bits(tier, node) & bit:
-            return False
-        left = holdings.copies.remove(tier, group, block_hash)
+    def remove_copies(
+        self, holdings: Holdings, tier: Tier, group: Group, hashes: list[int], at: int, applied: Applied
+    ) -> int:
+        """Takes back one resident copy each of the blocks from `at` on, as far as they are resident side by side.
+
+        Returns how many, 0 if the group has no copy of the first.
+        """
+        if hashes[at] not in holdings.located:
+            return 0
+        node, offset = self.locate(holdings, hashes[at])
+        length = holdings.side_by_side(node, offset, hashes, at) if at + 1 < len(hashes) else 1
+        mask = ones(length) << offset
+        if length > 1 and (not holdings.copies.are_usual(group) or holdings.bits(tier, node) & mask != mask):
+            length, mask = 1, 1 << offset
+        if not holdings.bits(tier, node) & mask:
+            return 0
+        left = holdings.copies.remove(tier, group, hashes[at])
         if left is None:
-            return False
+            return 0
         if not left:
-            holdings.release(tier, node, bit)
-            if not holdings.bits(_OTHER[tier], node) & bit:
+            self._vacate(holdings, tier, Segment(node, offset, length), hashes[at : at + length])
+            applied.removed_blocks += length
+        return length
+
+    def give_up(self, node: Node, offset: int) -> int:
+        """Takes the blocks of a leaf from `offset` on from everyone; returns how many residencies that were."""
+        count = 0
+        for holdings in node.held[Tier.GPU].keys() | node.held[Tier.CPU].keys():
+            bits = holdings.bits_anywhere(node) >> offset
+            hashes = holdings.hashes(node, offset, offset + bits.bit_length())
+            for tier in Tier:
+                if gone := holdings.bits(tier, node) >> offset:
+                    holdings.release(tier, node, gone << offset)
+                    holdings.given_up[tier] += gone.bit_count()
+                    count += gone.bit_count()
+                    for block_hash in members(hashes[: gone.bit_length()], gone):
+                        holdings.copies.forget(tier, block_hash)
+            for block_hash in members(hashes, bits):
                 holdings.forget_hash(block_hash)
-            if depth + 1 == node.end:
-                self._tree.prune(node)
-            applied.removed_blocks += 1
-        return True
+        self._tree.prune(node)
+        return count
+
+    def _vacate(self, holdings: Holdings, tier: Tier, segment: Segment, hashes: list[int]) -> None:
+        """Clears bits, all of which are set, and forgets the blocks that left their last tier."""
+        node, offset, length = segment
+        holdings.release(tier, node, segment.mask())
+        elsewhere = holdings.bits(_OTHER[tier], node) >> offset
+        for number, block_hash in enumerate(hashes):
+            if not elsewhere >> number & 1:
+                holdings.forget_hash(block_hash)
+        if offset + length == len(node.keys):
+            self._tree.prune(node)
 
     def clear(self, holdings: Holdings, tier: Tier) -> None:
         """Takes everything of the publisher out of the tier. O(what it holds)."""
         other = _OTHER[tier]
-        emptied = [node for node in holdings.nodes if node.held[tier].pop(holdings, 0)]
-        holdings.nodes.difference_update([node for node in emptied if holdings not in node.held[other]])
-        holdings.blocks[tier] = 0
+        emptied = [node for node in holdings.columns if holdings in node.held[tier]]
+        for node in emptied:
+            bits = node.held[tier].pop(holdings)
+            node.changed()
+            kept = node.held[other].get(holdings, 0)
+            if holdings.blocks[other]:
+                holdings.forget_hashes(node, bits & ~kept)
+            if not kept:
+                del holdings.columns[node]
+        holdings.blocks[tier] = holdings.given_up[tier] = 0
         holdings.copies.clear(tier)
         holdings.orphans.cancel_tier(tier)
         holdings.placeholders.cancel_tier(tier)
-        if holdings.blocks[other]:
-            for block_hash in [known for known in holdings.located if not self._is_held(holdings, known)]:
-                holdings.forget_hash(block_hash)
-        else:
+        if not holdings.blocks[other]:
             holdings.located.clear()
             holdings.private.clear()
         self._tree.prune_all(emptied)
-
-    def _is_held(self, holdings: Holdings, block_hash: int) -> bool:
-        node, depth = self.locate(holdings, block_hash)
-        return bool(holdings.bits_anywhere(node) >> (depth - node.start) & 1)
 
     def _hold(
         self, holdings: Holdings, tier: Tier, group: Group, segment: Segment, hashes: list[int], applied: Applied

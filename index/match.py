@@ -4,17 +4,22 @@ Three lengths are asked for, each contiguous from block 0: `gpu` and `cpu`, held
 engine will really reuse. vLLM looks the prompt up in its GPU cache first and continues in the offloaded tier where that
 ends; a GPU block behind the first GPU hole is not used. So `any` is the GPU length g plus the CPU blocks from block g
 on.
+
+A prompt that many pods hold is the usual one: a system prompt, a document, a conversation that moved. So publishers
+are not walked one by one but in groups that have come equally far. At each run, those of a group who hold all of it go
+on together, those who hold nothing of it stop together, and only the others are looked at singly.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
 from typing import NamedTuple
 
 from index.events import Tier
 from index.holdings import Holdings, Publisher
-from index.node import ones, trailing_ones
-from index.tree import Segment, Tree
+from index.node import Node, trailing_ones
+from index.tree import Tree
 
 
 class Cached(NamedTuple):
@@ -26,60 +31,66 @@ class Cached(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One run of a prompt's path: who holds what of it in a tier, its part of the prompt as a bit set, its depth."""
+    """The part of a prompt's path that lies in one run: its blocks are the prompt's from `start` to before `end`."""
 
-    held: Mapping[Holdings, int]
-    mask: int
+    node: Node
     start: int
+    end: int
+
+
+_Group = tuple[int, AbstractSet[Holdings]]
+"""A depth, and who got there and no further."""
 
 
 def match(tree: Tree, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, Cached]:
     """See `RadixIndex.match`. Where a publisher has blocks of several sizes, each of its lengths is the longest."""
     found: dict[Publisher, Cached] = {}
     for block_size, keys in prompts.items():
-        path = tree.path(keys)
-        length = sum(segment.length for segment in path)
-        gpu_steps, cpu_steps = _steps(path, Tier.GPU), _steps(path, Tier.CPU)
-        for holdings in _holders(path):
-            gpu = _contiguous(gpu_steps, holdings)
-            cpu = _contiguous(cpu_steps, holdings)
-            if not gpu and not cpu:
-                continue
-            reused = _continued(cpu_steps, holdings, gpu) if cpu < gpu < length else max(gpu, cpu)
-            cached = Cached(gpu * block_size, cpu * block_size, reused * block_size)
-            if other := found.get(holdings.publisher):
-                cached = Cached(*map(max, cached, other))
-            found[holdings.publisher] = cached
+        for cached, group in _groups(tree, block_size, keys):
+            publishers = [holdings.publisher for holdings in group]
+            for publisher in found.keys() & publishers if found else ():
+                found[publisher] = Cached(*map(max, cached, found[publisher]))
+                publishers.remove(publisher)
+            found.update(dict.fromkeys(publishers, cached))
     return found
 
 
-def _steps(path: list[Segment], tier: Tier) -> list[_Step]:
-    return [_Step(node.held[tier], ones(length), node.start) for node, _, length in path]
+def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[Cached, AbstractSet[Holdings]]]:
+    """Those who hold the first block in some tier, grouped by what they hold."""
+    steps = [_Step(node, node.start, node.start + length) for node, _, length in tree.path(keys)]
+    if not steps:
+        return
+    length = steps[-1].end
+    first = steps[0].node
+    is_tiered = any(node.held[Tier.CPU] for node, _, _ in steps)
+    for gpu, group in _reached(steps, Tier.GPU, first.held[Tier.GPU].keys() | first.held[Tier.CPU].keys(), 0):
+        if not is_tiered:
+            if gpu:
+                yield Cached(gpu * block_size, 0, gpu * block_size), group
+            continue
+        for cpu, equal in _reached(steps, Tier.CPU, group, 0):
+            if not gpu and not cpu:
+                continue
+            ends = _reached(steps, Tier.CPU, equal, gpu) if cpu < gpu < length else [(max(gpu, cpu), equal)]
+            for reused, holders in ends:
+                yield Cached(gpu * block_size, cpu * block_size, reused * block_size), holders
 
 
-def _holders(path: list[Segment]) -> Iterable[Holdings]:
-    """Who holds anything in the first run; no one else can hold a prefix."""
-    return path[0].node.held[Tier.GPU].keys() | path[0].node.held[Tier.CPU].keys() if path else ()
-
-
-def _contiguous(steps: list[_Step], holdings: Holdings) -> int:
-    """How many blocks of the path, from the first on, the publisher holds without a gap."""
-    depth = 0
-    for held, mask, start in steps:
-        bits = held.get(holdings, 0)
-        if bits != mask and bits & mask != mask:
-            return start + trailing_ones(bits & mask)
-        depth = start + mask.bit_length()
-    return depth
-
-
-def _continued(steps: list[_Step], holdings: Holdings, depth: int) -> int:
-    """The depth up to which the publisher holds every block from `depth` on, in the tier of `steps`."""
-    first = bisect_right(steps, depth, key=attrgetter("start")) - 1
-    for held, mask, start in steps[first:]:
-        skipped = depth - start
-        missing = (mask & ~held.get(holdings, 0)) >> skipped
-        if missing:
-            return depth + trailing_ones(~missing)
-        depth = start + mask.bit_length()
-    return depth
+def _reached(steps: list[_Step], tier: Tier, group: AbstractSet[Holdings], depth: int) -> Iterator[_Group]:
+    """How far the group gets from `depth` on without a gap in the tier, in groups of equal depth."""
+    for node, start, end in steps[bisect_right(steps, depth, key=attrgetter("start")) - 1 :]:
+        held = node.held[tier]
+        onward = group & node.whole(tier)
+        rest = group - onward
+        if stopped := rest - held.keys():
+            yield depth, stopped
+        parted: dict[int, set[Holdings]] = {}
+        for holdings in rest & held.keys():
+            reached = min(depth + trailing_ones(held[holdings] >> depth - start), end)
+            parted.setdefault(reached, set()).add(holdings)
+        onward |= parted.pop(end, set())
+        yield from parted.items()
+        if not onward:
+            return
+        group, depth = onward, end
+    yield depth, group

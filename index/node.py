@@ -8,8 +8,11 @@ Who holds what lies beside a run as bit sets: per tier, holder → int, bit i fo
 removal flips bits and leaves the tree as it is; contiguity questions are arithmetic on one int.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from index.events import Tier
 
 if TYPE_CHECKING:
     from index.holdings import Holdings
@@ -32,24 +35,39 @@ class Node:
 
     `parent` is the run it follows (None: it is the first), `children` the runs that follow it by their first key,
     `cont` the child that was this run's own rest before a split. `held[tier]` maps holders to bit sets, never 0.
+    Whoever changes keys or bit sets calls `changed`. `used` is the tree's clock when the run was last used.
     """
 
-    __slots__ = ("children", "cont", "held", "id", "keys", "parent", "root", "start")
+    __slots__ = ("_whole", "children", "cont", "held", "id", "keys", "parent", "root", "start", "used")
 
-    def __init__(self, node_id: int, root: Root, parent: "Node | None", keys: list[int]) -> None:
+    def __init__(self, node_id: int, root: Root, parent: "Node | None", keys: "array[int]") -> None:
         self.id = node_id
         self.root = root
         self.parent = parent
         self.start = parent.end if parent else 0
         self.keys = keys
+        self.used = 0
         self.children: dict[int, Node] = {}
         self.cont: Node | None = None
         self.held: tuple[dict[Holdings, int], dict[Holdings, int]] = ({}, {})
+        self._whole: tuple[frozenset[Holdings], frozenset[Holdings]] | None = None
 
     @property
     def end(self) -> int:
         """The depth after the run's last block."""
         return self.start + len(self.keys)
+
+    def whole(self, tier: Tier) -> "frozenset[Holdings]":
+        """Who holds all of the run in the tier. O(holders) after a change, O(1) until the next."""
+        if self._whole is None:
+            every = ones(len(self.keys))
+            gpu, cpu = (frozenset(holder for holder, bits in held.items() if bits == every) for held in self.held)
+            self._whole = gpu, cpu
+        return self._whole[tier]
+
+    def changed(self) -> None:
+        """The run or its bit sets have changed."""
+        self._whole = None
 
     def held_length(self) -> int:
         """How many leading blocks reach the last one that anybody holds. O(holders)."""

@@ -7,8 +7,8 @@ runs * holders, not blocks * holders. A publisher's removals touch only its own 
 held.
 
 The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `copies` (counts behind a
-bit), `waiting` (orphans, placeholders), `ledger` (bit, location and count of a
-block), `store` (events), `match` (lookup), `check` (invariants).
+bit), `waiting` (orphans, placeholders), `ledger` (bit, place and count of a block), `store` (events), `match` (lookup),
+`bound` (what to give up), `residency` (one publisher as a record), `check` (invariants). `snapshot` builds on these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,13 @@ from typing import Final
 
 import msgspec
 
-from index.check import check_invariants
+from index.bound import Leaves, tail
+from index.check import check_bound, check_invariants
 from index.events import AllBlocksCleared, BlockStored, Event, Tier
 from index.holdings import Holdings, Publisher
 from index.ledger import Applied, Ledger
 from index.match import Cached, match
+from index.residency import Residency, check, export, restore
 from index.store import Store
 from index.tree import Tree
 
@@ -45,6 +47,8 @@ class IndexStats(msgspec.Struct, frozen=True, kw_only=True):
     blocks: dict[Tier, int]
     orphans: int
     placeholders: int
+    evicted: int = 0
+    """Residencies given up so far to stay within the bound."""
 
 
 class RadixIndex:
@@ -56,8 +60,14 @@ class RadixIndex:
         max_run_blocks: int = MAX_RUN_BLOCKS,
         orphan_limit_blocks: int = ORPHAN_LIMIT_BLOCKS,
         placeholder_limit_blocks: int = PLACEHOLDER_LIMIT_BLOCKS,
+        max_blocks: int | None = None,
     ) -> None:
-        self._tree = Tree(max_run_blocks)
+        """`max_blocks` bounds the residencies, summed over publishers and tiers; what is over goes, coldest first."""
+        self._max_blocks = max_blocks
+        self._leaves = Leaves()
+        self._resident = 0  # residencies, kept only for the bound
+        self._evicted = 0
+        self._tree = Tree(max_run_blocks, self._leaves if max_blocks is not None else None)
         self._ledger = Ledger(self._tree)
         self._store = Store(self._tree, self._ledger)
         self._publishers: dict[Publisher, Holdings] = {}
@@ -89,6 +99,17 @@ class RadixIndex:
         if holdings is None:
             applied.unknown_publisher = sum(1 for _ in events)
             return applied
+        if self._max_blocks is None:
+            self._apply(holdings, events, applied)
+            return applied
+        self._tree.clock += 1
+        self._resident -= sum(holdings.blocks)
+        self._apply(holdings, events, applied)
+        self._resident += sum(holdings.blocks)
+        applied.evicted = self._keep_bound(self._max_blocks)
+        return applied
+
+    def _apply(self, holdings: Holdings, events: Iterable[Event], applied: Applied) -> None:
         for event in events:
             if isinstance(event, BlockStored):
                 self._store.stored(holdings, event, applied)
@@ -97,7 +118,6 @@ class RadixIndex:
                 applied.cleared += 1
             else:
                 self._store.removed(holdings, event, applied)
-        return applied
 
     def match(self, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, Cached]:
         """How many tokens of a prompt each publisher holds; those that hold nothing are absent.
@@ -105,6 +125,7 @@ class RadixIndex:
         `prompts` maps block sizes to the prompt's chained keys at that size (`block_keys` from `root_key`).
         O(runs * (log(run) + holders)).
         """
+        self._tree.clock += 1
         return match(self._tree, prompts)
 
     def block_sizes(self, namespace: str) -> tuple[int, ...]:
@@ -120,6 +141,7 @@ class RadixIndex:
         if holdings is None:
             return
         if tier is not None:
+            self._resident -= holdings.blocks[tier]
             self._ledger.clear(holdings, tier)
             return
         self._forget(holdings)
@@ -130,6 +152,30 @@ class RadixIndex:
         for publisher, holdings in list(self._publishers.items()):
             if publisher.pod == pod:
                 self._forget(holdings)
+
+    def publishers(self) -> tuple[Publisher, ...]:
+        """Who is known, in the order of becoming so."""
+        return tuple(self._publishers)
+
+    def export(self, publisher: Publisher) -> Residency | None:
+        """What the publisher holds, as a record; None if it is not known. O(what it holds)."""
+        holdings = self._publishers.get(publisher)
+        return export(holdings) if holdings else None
+
+    def restore(self, record: Residency) -> None:
+        """Makes the publisher of a record hold what the record says, instead of what was known of it.
+
+        Raises RecordError, and changes nothing, if the record contradicts itself. O(record + what was known).
+        """
+        check(record)
+        publisher = Publisher(record.pod, record.rank)
+        if publisher in self._publishers:
+            self._forget(self._publishers[publisher])
+        self.add_publisher(publisher, record.model)
+        restore(self._tree, self._publishers[publisher], record)
+        self._resident += sum(self._publishers[publisher].blocks)
+        if self._max_blocks is not None:
+            self._keep_bound(self._max_blocks)
 
     def blocks(self, publisher: Publisher) -> dict[Tier, int]:
         """Resident blocks per tier; 0 for an unknown publisher."""
@@ -145,13 +191,27 @@ class RadixIndex:
             blocks={tier: sum(holdings.blocks[tier] for holdings in every) for tier in Tier},
             orphans=sum(holdings.orphans.blocks for holdings in every),
             placeholders=sum(len(holdings.placeholders) for holdings in every),
+            evicted=self._evicted,
         )
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the record contradicts itself. O(all blocks)."""
         check_invariants(self._tree, self._publishers.values())
+        if self._max_blocks is not None:
+            check_bound(self._tree, self._publishers.values(), self._resident, self._max_blocks)
+
+    def _keep_bound(self, max_blocks: int) -> int:
+        """Gives up what is over the bound; returns how many residencies. O(what goes + log(leaves))."""
+        before = self._resident
+        while (excess := self._resident - max_blocks) > 0:
+            node = self._leaves.coldest()
+            self._resident -= self._ledger.give_up(node, tail(node, excess))
+        evicted = before - self._resident
+        self._evicted += evicted
+        return evicted
 
     def _forget(self, holdings: Holdings) -> None:
+        self._resident -= sum(holdings.blocks)
         for tier in Tier:
             self._ledger.clear(holdings, tier)
         del self._publishers[holdings.publisher]

@@ -12,6 +12,7 @@ made with the engine's hash, and so do those after it: nothing is claimed for th
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from index.block_hash import block_keys, event_extras
@@ -22,8 +23,6 @@ from index.ledger import Applied, Ledger
 from index.node import common_length
 from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
 from index.waiting import Orphan
-
-_U64: Final = (1 << 64) - 1
 
 
 class Store:
@@ -46,22 +45,31 @@ class Store:
         elif not _is_sound(event):
             applied.malformed += 1
         else:
-            self._store_with_orphans(holdings, event, applied)
+            known = self._store(holdings, event, applied)
+            if known and (holdings.orphans.blocks or len(holdings.placeholders)):
+                self._adopt(holdings, known, applied)
 
     def removed(self, holdings: Holdings, event: BlockRemoved, applied: Applied) -> None:
         """Takes back one copy of each block, wherever it is: resident, or still waiting. O(blocks)."""
         tier, group = event.tier, event.group_idx
-        for block_hash in event.block_hashes:
-            if self._ledger.remove_copy(holdings, tier, group, block_hash, applied):
+        at = 0
+        while at < len(event.block_hashes):
+            if removed := self._ledger.remove_copies(holdings, tier, group, event.block_hashes, at, applied):
+                at += removed
                 continue
+            block_hash = event.block_hashes[at]
+            at += 1
             if holdings.placeholders.cancel(tier, group, block_hash) or holdings.orphans.cancel(
                 tier, group, block_hash
             ):
                 applied.cancelled += 1
-            elif _is_indexed(holdings, group):
-                applied.unknown_removed += 1
-            else:
+            elif not _is_indexed(holdings, group):
                 applied.ignored_group += 1
+            elif holdings.given_up[tier]:
+                holdings.given_up[tier] -= 1
+                applied.evicted_removed += 1
+            else:
+                applied.unknown_removed += 1
 
     def _placeholder(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
         for block_hash in event.block_hashes:
@@ -71,30 +79,34 @@ class Store:
                 applied.placeholder_pending += 1
                 applied.dropped += holdings.placeholders.add(event.tier, event.group_idx, block_hash)
 
-    def _store_with_orphans(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
-        """Stores the event and, one after the other, those that become possible by it.
+    def _adopt(self, holdings: Holdings, known: list[int], applied: Applied) -> None:
+        """Stores, one after the other, what waited for blocks that became known.
 
         Orphans that were removed while they waited are removed only when all are stored: they may be the parents of
         others.
         """
-        queue = deque([Orphan(event)])
+        queue = deque(self._waiting(holdings, known, applied))
         removals = []
         while queue:
             orphan = queue.popleft()
-            known = self._store(holdings, orphan.event, applied)
-            if known is None:
+            became_known = self._store(holdings, orphan.event, applied)
+            if became_known is None:
                 continue
             if orphan.cancelled:
                 removals.append(BlockRemoved(list(orphan.cancelled), orphan.event.tier, orphan.event.group_idx))
-            for parent in holdings.orphans.waiting_for(known):
-                adopted = holdings.orphans.take(parent)
-                applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
-                queue.extend(adopted)
-            for block_hash in holdings.placeholders.named_in(known):
-                for tier, group in holdings.placeholders.take(block_hash):
-                    self._ledger.mark(holdings, tier, group, [block_hash], applied)
+            queue.extend(self._waiting(holdings, became_known, applied))
         for removal in removals:
             self.removed(holdings, removal, applied)
+
+    def _waiting(self, holdings: Holdings, known: list[int], applied: Applied) -> Iterator[Orphan]:
+        """Takes up the placeholders of blocks that became known, and returns the orphans that waited for them."""
+        for block_hash in holdings.placeholders.named_in(known):
+            for tier, group in holdings.placeholders.take(block_hash):
+                self._ledger.mark(holdings, tier, group, [block_hash], applied)
+        for parent in holdings.orphans.waiting_for(known):
+            adopted = holdings.orphans.take(parent)
+            applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
+            yield from adopted
 
     def _store(self, holdings: Holdings, event: BlockStored, applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
@@ -163,7 +175,7 @@ class Store:
         tail = _part(event, clear, len(keys))
         extras = event_extras(tail.extra_keys, tail.lora_name) or {}
         for number, block_hash in enumerate(tail.block_hashes):
-            extras[number] = extras.get(number, b"") + (block_hash & _U64).to_bytes(8, "big")
+            extras[number] = extras.get(number, b"") + block_hash.to_bytes(8, "big")
         keys = block_keys(tail.token_ids, tail.block_size, place.key(), extras)
         self._occupy(holdings, place, tail, keys, self._tree.follow(place, keys), applied)
         holdings.private.update(tail.block_hashes)
@@ -179,12 +191,7 @@ class Store:
         applied: Applied,
     ) -> None:
         """Takes the blocks of `keys`, of which `path` is the part that exists already."""
-        found = sum(segment.length for segment in path)
-        if found < len(keys):
-            if path:
-                node, offset, count = path[-1]
-                place = Place(place.root, node, node.start + offset + count)
-            path += self._tree.grow(place, keys[found:])
+        path = self._tree.complete(place, keys, path)
         self._ledger.occupy(holdings, event.tier, event.group_idx, path, event.block_hashes, applied)
 
     def _agreeing(self, holdings: Holdings, place: Place | None, part: BlockStored) -> int:
@@ -260,7 +267,7 @@ def _unheld_length(holdings: Holdings, path: list[Segment]) -> int | None:
     """How many blocks of `path` come before the first that the publisher holds; None if it holds none of them."""
     at = 0
     for segment in path:
-        if held := holdings.bits_anywhere(segment.node) & segment.mask():
+        if segment.node in holdings.columns and (held := holdings.bits_anywhere(segment.node) & segment.mask()):
             return at + (held & -held).bit_length() - 1 - segment.offset
         at += segment.length
     return None

@@ -3,10 +3,9 @@
 Runs split only where contents diverge, and the last run of a branch grows in place, so a tree has about as many nodes
 as the fleet's prompts have points of divergence, not as they have blocks.
 
-A location names a block as `node id << 24 | depth`, small enough to keep one per block and holder. A split at depth d
-leaves the upper part its id and makes the lower part a new child, linked as the upper part's `cont`, so a location
-(id, depth) is resolved by following `cont` while the depth lies at or behind the end of the node. That is right
-because no location is ever stale:
+A location says of a block which node it was put in, by the node's id. A split leaves the upper part its id and makes
+the lower part a new child, linked as the upper part's `cont`; so a block is in the node it was put in or behind it on
+the way of `cont`s. Whoever follows that way finds it, because no location is ever stale:
 
 - A holder has a location for a block exactly as long as it holds the block in some tier, that is, has its bit.
 - A node, or the tail of a leaf, goes only when nobody has a bit in it; so no location leads there.
@@ -15,16 +14,18 @@ because no location is ever stale:
   which only new locations name.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from index.block_hash import root_key
+from index.bound import Leaves
+from index.events import Tier
 from index.node import Node, Root, common_length, ones
 
-DEPTH_BITS: Final = 24
-MAX_DEPTH_BLOCKS: Final = 1 << DEPTH_BITS
-_DEPTH_MASK: Final = MAX_DEPTH_BLOCKS - 1
+MAX_DEPTH_BLOCKS: Final = 1 << 24
+"""Longest chain; no engine has such a context, so a chain this long is a fault."""
 
 
 class Place(NamedTuple):
@@ -54,10 +55,13 @@ class Segment(NamedTuple):
 class Tree:
     """All runs of all namespaces and block sizes.
 
-    `tops` holds the first runs by first key, of all roots together: root keys differ, so their chains do.
+    `tops` holds the first runs by first key, of all roots together: root keys differ, so their chains do. `clock` is
+    the time that runs are marked with when they are used; `leaves` learns which runs end a branch, if it is wanted.
     """
 
-    def __init__(self, max_run_blocks: int) -> None:
+    def __init__(self, max_run_blocks: int, leaves: Leaves | None = None) -> None:
+        self.clock = 0
+        self.leaves = leaves
         self.tops: dict[int, Node] = {}
         self.nodes: dict[int, Node] = {}
         self.roots: dict[tuple[str, int], Root] = {}
@@ -68,15 +72,6 @@ class Tree:
         """Where prompts start; the root is remembered only once a run starts there."""
         root = self.roots.get((namespace, block_size))
         return Place(root or Root(namespace, block_size, root_key(namespace, block_size)), None, 0)
-
-    def resolve(self, location: int) -> tuple[Node, int]:
-        """The node that holds the block now, and the block's depth. O(splits since the location was made)."""
-        node = self.nodes[location >> DEPTH_BITS]
-        depth = location & _DEPTH_MASK
-        while depth >= node.end:
-            assert node.cont is not None, "a location is stale"  # noqa: S101 - states the module's theorem for mypy
-            node = node.cont
-        return node, depth
 
     def path(self, keys: Sequence[int]) -> list[Segment]:
         """The longest way from the start that `keys` and the tree share. O(runs * log(run))."""
@@ -93,6 +88,7 @@ class Tree:
         count = common_length(node.keys, offset, keys, 0)
         if not count:
             return []
+        node.used = self.clock
         first = Segment(node, offset, count)
         if offset + count < len(node.keys) or count == len(keys):
             return [first]
@@ -103,11 +99,26 @@ class Tree:
         while node is not None:
             count = common_length(node.keys, 0, keys, at)
             segments.append(Segment(node, 0, count))
+            node.used = self.clock
             at += count
             if count < len(node.keys) or at == len(keys):
                 break
             node = node.children.get(keys[at])
         return segments
+
+    def reach(self, place: Place, keys: list[int]) -> list[Segment]:
+        """The way of `keys` from `place`; what of it is not there yet is made."""
+        return self.complete(place, keys, self.follow(place, keys))
+
+    def complete(self, place: Place, keys: list[int], path: list[Segment]) -> list[Segment]:
+        """The way of `keys` from `place`, of which `path` is what is there already."""
+        if not path:
+            return self.grow(place, keys)
+        found = sum(segment.length for segment in path)
+        if found == len(keys):
+            return path
+        node, offset, count = path[-1]
+        return path + self.grow(Place(place.root, node, node.start + offset + count), keys[found:])
 
     def grow(self, place: Place, keys: list[int]) -> list[Segment]:
         """Adds blocks that differ from all that follow `place`; the run it lies inside is split there."""
@@ -120,9 +131,11 @@ class Tree:
             at = min(self._max_run_blocks - len(node.keys), len(keys))
             if at:
                 segments.append(Segment(node, len(node.keys), at))
-                node.keys += keys[:at]
+                node.keys += array("Q", keys if at == len(keys) else keys[:at])
+                node.changed()
+                node.used = self.clock
         while at < len(keys):
-            run = keys[at : at + self._max_run_blocks]
+            run = array("Q", keys[at : at + self._max_run_blocks])
             node = self._add(root, node, run)
             segments.append(Segment(node, 0, len(run)))
             at += len(run)
@@ -133,6 +146,7 @@ class Tree:
         while node is not None and not node.children and not node.tail_is_held():
             if length := node.held_length():
                 del node.keys[length:]
+                node.changed()
                 return
             self._drop(node)
             node = node.parent
@@ -143,7 +157,7 @@ class Tree:
             if node.id in self.nodes:
                 self.prune(node)
 
-    def _add(self, root: Root, parent: Node | None, keys: list[int]) -> Node:
+    def _add(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
         node = self._new(root, parent, keys)
         if parent is None:
             self.roots[root.namespace, root.block_size] = root
@@ -155,6 +169,8 @@ class Tree:
 
     def _drop(self, node: Node) -> None:
         del self.nodes[node.id]
+        if self.leaves is not None:
+            self.leaves.drop(node)
         parent, root = node.parent, node.root
         if parent is None:
             del self.tops[node.keys[0]]
@@ -165,32 +181,27 @@ class Tree:
         del parent.children[node.keys[0]]
         if parent.cont is node:
             parent.cont = None
+        if self.leaves is not None and not parent.children:
+            self.leaves.add(parent)
 
     def _split(self, node: Node, offset: int) -> None:
         """Cuts `node` before its block number `offset`; O(its holders + its children)."""
         lower_keys = node.keys[offset:]
         del node.keys[offset:]
+        node.changed()
         lower = self._new(node.root, node, lower_keys)
-        lower.children, lower.cont = node.children, node.cont
+        lower.children, lower.cont, lower.used = node.children, node.cont, node.used
         for child in lower.children.values():
             child.parent = lower
         node.children, node.cont = {lower_keys[0]: lower}, lower
-        low = ones(offset)
-        for upper_held, lower_held in zip(node.held, lower.held, strict=True):
-            for holder, bits in list(upper_held.items()):
-                if high := bits >> offset:
-                    lower_held[holder] = high
-                    holder.nodes.add(lower)
-                if rest := bits & low:
-                    upper_held[holder] = rest
-                else:
-                    del upper_held[holder]
-        for holder in set(lower.held[0]) | set(lower.held[1]):
-            if holder not in node.held[0] and holder not in node.held[1]:
-                holder.nodes.discard(node)
+        for holder in node.held[Tier.GPU].keys() | node.held[Tier.CPU].keys():
+            holder.split(node, lower, offset)
 
-    def _new(self, root: Root, parent: Node | None, keys: list[int]) -> Node:
+    def _new(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
         node = Node(self._next_id, root, parent, keys)
+        node.used = self.clock
+        if self.leaves is not None:
+            self.leaves.add(node)
         self._next_id += 1
         self.nodes[node.id] = node
         return node

@@ -1,3 +1,4 @@
+from array import array
 from collections import Counter
 from typing import Any
 
@@ -18,7 +19,7 @@ STORED: dict[str, Any] = {
     "medium": "GPU",
     "lora_name": None,
 }
-PLAIN = BlockStored([11, 12], None, [1, 2, 3, 4], 2)
+PLAIN = BlockStored([11, 12], None, array("I", [1, 2, 3, 4]), 2)
 PLACEHOLDER = {**STORED, "block_hashes": [11], "token_ids": [], "block_size": 0, "medium": "CPU"}
 
 
@@ -48,7 +49,15 @@ def test_all_that_the_index_uses_is_taken_over() -> None:
     )
     assert batch.events == [
         BlockStored(
-            [11, 12], 10, [1, 2, 3, 4], 2, Tier.CPU, "adapter", [["adapter", "salt"], None], 2, "full_attention"
+            [11, 12],
+            10,
+            array("I", [1, 2, 3, 4]),
+            2,
+            Tier.CPU,
+            "adapter",
+            [["adapter", "salt"], None],
+            2,
+            "full_attention",
         )
     ]
 
@@ -63,7 +72,7 @@ def test_positional_events_are_decoded_with_and_without_their_defaults() -> None
     )
     assert batch.events == [
         PLAIN,
-        BlockStored([11, 12], 10, [1, 2, 3, 4], 2, Tier.CPU, "a", None, 1, "mla_attention"),
+        BlockStored([11, 12], 10, array("I", [1, 2, 3, 4]), 2, Tier.CPU, "a", None, 1, "mla_attention"),
         BlockRemoved([11]),
         BlockRemoved([11], Tier.CPU, 1),
         AllBlocksCleared(),
@@ -142,7 +151,7 @@ def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
 
 
 def test_a_placeholder_is_no_error() -> None:
-    assert decode(PLACEHOLDER).events == [BlockStored([11], None, [], 0, Tier.CPU)]
+    assert decode(PLACEHOLDER).events == [BlockStored([11], None, array("I"), 0, Tier.CPU)]
     assert decode(PLACEHOLDER | {"token_ids": [1]}).errors == {"malformed-stored": 1}
 
 

@@ -2,6 +2,7 @@ import itertools
 from typing import Any
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from index.block_hash import block_keys, extra_bytes, root_key, salt_extra
 from index.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Tier
@@ -19,7 +20,7 @@ def tokens(contents: str) -> list[int]:
 
 def hashes(contents: str, start: int = 0) -> list[int]:
     """The engine's hashes of a prompt's blocks from number `start` on; equal prefixes have equal hashes."""
-    return [int.from_bytes(contents[:end].encode(), "big") for end in range(start + 1, len(contents) + 1)]
+    return [xxh3_64_intdigest(contents[:end].encode()) for end in range(start + 1, len(contents) + 1)]
 
 
 def stored(contents: str, start: int = 0, **fields: Any) -> BlockStored:

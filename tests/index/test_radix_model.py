@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from index.block_hash import block_keys, root_key, salt_extra
 from index.events import AllBlocksCleared, BlockRemoved, BlockStored, Tier
 from index.radix import Cached, Publisher, RadixIndex
+from index.snapshot import dump, load
 
 PUBLISHERS = [Publisher("a:1", 0), Publisher("a:1", 1), Publisher("b:1", 0)]
 MODEL = "base"
@@ -98,6 +99,11 @@ class Model:
             if item.tier is tier:
                 copy = (item.block, item.tier, item.group)
                 self.cancelled[copy] = sum(copy == (o.block, o.tier, o.group) for o in self.waiting)
+
+    def drop_what_waits(self) -> None:
+        self.waiting.clear()
+        self.cancelled.clear()
+        self.placeholders.clear()
 
     def count(self, tier: Tier) -> int:
         return len({block for (block, at, _), count in self.copies.items() if at is tier and count > 0})
@@ -226,6 +232,15 @@ class IndexMachine(RuleBasedStateMachine):
             self.models[publisher] = Model()
         else:
             self.models[publisher].clear(tier)
+
+    @rule(max_run=st.sampled_from([2, 3, 5]), size=st.integers(1, 500))
+    def restart_from_a_snapshot(self, max_run: int, size: int) -> None:
+        """What waits is not in a snapshot."""
+        whole = b"".join(dump(self.index, {}))
+        self.index = RadixIndex(max_run_blocks=max_run)
+        assert set(load((whole[at : at + size] for at in range(0, len(whole), size)), self.index)) == set(self.models)
+        for model in self.models.values():
+            model.drop_what_waits()
 
     @rule(pod=st.sampled_from(["a:1", "b:1"]))
     def replace_pod(self, pod: str) -> None:
