@@ -16,6 +16,7 @@ from config.schema import Config
 from gateway.decision import Decider
 from gateway.fleet import Fleet
 from gateway.handler import Handler
+from gateway.intake import Intake, Turns
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
@@ -63,10 +64,12 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
     )
 
+    turns = Turns()
+
     async def subscribe(pod: Pod, source: EventSource) -> None:
         publisher = Publisher(pod.name, source.rank)
-        agreement = pods.agreement
-        await Subscriber(zmq_context, pod, publisher, source, index=index, agreement=agreement, metrics=metrics).run()
+        intake = Intake(pod, publisher, index=index, agreement=pods.agreement, metrics=metrics)
+        await Subscriber(zmq_context, pod, source, intake=intake, turns=turns).run()
 
     async with session:
         api = PodApi(session)

@@ -3,7 +3,7 @@
     SUB connect → replay from 0 → live frames, one after the other → (gap → replay from the gap) …
 
 While a replay runs, live frames wait in the SUB socket's queue, which is bounded; what overflows it is seen as a gap
-and replayed. Frames are decoded and applied in slices, with a turn for everyone else on the loop in between.
+and replayed. Frames are taken in slices of time, one subscriber's at a time (`intake`).
 
 Frames, as vLLM sends them: live `[topic, seq, payload]`; a replay is asked for with `[b"", start]` and answered by
 `[b"", topic, seq, payload]` (older publishers: no topic), then an end marker with seq -1. Sequence numbers are 8 bytes,
@@ -17,34 +17,27 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import structlog
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from gateway.agreement import Agreement, Matter
-from gateway.metrics import Metrics
+from gateway.intake import Intake, Turns
 from gateway.pods import EventStream, Pod
 from gateway.poller import EventSource
-from index import Action, BlockStored, DecodeError, Publisher, RadixIndex, decode_batch
+from index import Action
 from index import Sequence as SequenceNumbers
 
 _log = structlog.get_logger("gateway.events")
 
 _QUEUED_FRAMES = 10_000  # live frames that may wait while a replay runs; a publisher's own buffer holds as many batches
-_SLICE_FRAMES = 16
 _HANDSHAKE_S = 2.0
 _REPLAY_ANSWER_S = 5.0  # the publisher looks for replay requests every 0.1 s, between its steps
 _REPLAY_ATTEMPTS = 3
 # A batch published while the subscription was on its way is in neither the replay nor the stream: look once more.
 _TAIL_CHECK_S = 1.0
-_END = (-1).to_bytes(8, "big", signed=True)
-
-_FIXES: dict[Matter, str] = {
-    "block-size": "give both the same --block-size",
-    "hash": "give both the same PYTHONHASHSEED, --prefix-caching-hash-algo and adapter paths",
-}
+_SEQ_BYTES = 8
+_END = 2**64 - 1  # -1 in 8 bytes: the end of a replay
 
 Frame = tuple[int, bytes]
 
@@ -61,30 +54,19 @@ class Subscriber:
     """Runs until cancelled; the pod's supervisor owns it."""
 
     def __init__(
-        self,
-        context: zmq.asyncio.Context,
-        pod: Pod,
-        publisher: Publisher,
-        source: EventSource,
-        *,
-        index: RadixIndex,
-        agreement: Agreement,
-        metrics: Metrics,
+        self, context: zmq.asyncio.Context, pod: Pod, source: EventSource, *, intake: Intake, turns: Turns
     ) -> None:
         self._context = context
         self._pod = pod
-        self._publisher = publisher
         self._source = source
-        self._index = index
-        self._agreement = agreement
-        self._metrics = metrics
+        self._intake = intake
+        self._turns = turns
         self._numbers = SequenceNumbers(replay=source.replay is not None)
         self._stream: EventStream = pod.streams[source.rank]
         self._kept: deque[Frame] = deque()
         self._live_frames: zmq.Socket[bytes]
         self._connected = asyncio.Event()
         self._tail_check_at: float | None = None
-        self._reported: set[str] = set()
         self._lost = 0
 
     async def run(self) -> None:
@@ -126,30 +108,34 @@ class Subscriber:
         while True:
             self._report()
             await socket.poll(int(_TAIL_CHECK_S * 1000))
-            for number, payload in self._waiting(_SLICE_FRAMES):
-                await self._live(number, payload)
+            async with self._turns as until:
+                self._take_live(until)
+            await self._repair()
             if self._tail_check_at is not None and time.monotonic() >= self._tail_check_at:
                 self._tail_check_at = None
                 await self._check_tail()
-            await asyncio.sleep(0)
 
-    async def _live(self, number: int, payload: bytes) -> None:
+    def _take_live(self, until: float) -> None:
+        """A slice of the live frames; a gap ends it."""
+        for number, payload in _waiting(self._live_frames):
+            self._live(number, payload)
+            if self._kept or time.perf_counter() >= until:
+                return
+
+    def _live(self, number: int, payload: bytes) -> None:
         action = self._numbers.live(number).action
         if action is Action.RESTART:
             self._forget()
             action = self._numbers.live(number).action
         if action is Action.APPLY:
-            self._apply(payload)
+            self._intake.apply(payload)
             return
-        self._count(action.value)
+        self._intake.count(action.value)
         if action is Action.GAP:
             self._kept.append((number, payload))
-            await self._repair()
 
     def _forget(self) -> None:
-        """The engine is a new one: what the old one held is gone, and so is what was kept of its events."""
-        _log.warning("engine restarted", pod=self._pod.name, rank=self._source.rank)
-        self._index.clear(self._publisher)
+        self._intake.forget()
         self._kept.clear()
 
     async def _repair(self) -> None:
@@ -162,14 +148,22 @@ class Subscriber:
                 await self._replay(start, last=last)
             except _EngineRestarted as restart:
                 self._forget()
-                await self._live(*restart.frame)
-                return
-            if self._offer_kept(last=last):
+                self._live(*restart.frame)
+                return  # if that left a gap, the next turn repairs it
+            if await self._offer_kept(last=last):
                 return
 
-    def _offer_kept(self, *, last: bool) -> bool:
+    async def _offer_kept(self, *, last: bool) -> bool:
         """Apply what follows of the kept frames; whether nothing is missing any more."""
         while self._kept:
+            async with self._turns as until:
+                if not self._take_kept(until, last=last):
+                    return False
+        return self._numbers.missing() is None
+
+    def _take_kept(self, until: float, *, last: bool) -> bool:
+        """A slice of the kept frames; False at a gap."""
+        while self._kept and time.perf_counter() < until:
             number, payload = self._kept[0]
             action = self._numbers.held(number).action
             if action is Action.GAP and last:
@@ -177,11 +171,11 @@ class Subscriber:
                 self._numbers.replay_end(complete=False)
                 action = self._numbers.held(number).action
             if action is Action.APPLY:
-                self._apply(payload)
+                self._intake.apply(payload)
             elif action is not Action.DUPLICATE:
                 return False
             self._kept.popleft()
-        return self._numbers.missing() is None
+        return True
 
     async def _check_tail(self) -> None:
         """Ask for whatever came after the last batch: usually nothing."""
@@ -202,94 +196,51 @@ class Subscriber:
             socket.connect(self._source.replay)
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
             result = await self._answers(socket, last=last)
-        except TimeoutError:
-            self._numbers.replay_end(complete=False)
-            result = "timeout"
         finally:
             socket.close()
-        self._metrics.replays.labels(self._pod.name, result).inc()
+        self._intake.count_replay(result)
 
     async def _answers(self, socket: zmq.asyncio.Socket, *, last: bool) -> str:
-        result, frames = "complete", 0
-        while True:
-            async with asyncio.timeout(_REPLAY_ANSWER_S):
-                parts = await socket.recv_multipart()
-            if len(parts) < 2 or len(parts[-2]) != len(_END):
-                continue
-            if parts[-2] == _END:
+        answers: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
+        result = None
+        while result is None:
+            if not await socket.poll(int(_REPLAY_ANSWER_S * 1000)):
+                self._numbers.replay_end(complete=False)
+                return "timeout"
+            async with self._turns as until:
+                result = self._take_answers(answers, until, last=last)
+        return result
+
+    def _take_answers(self, answers: zmq.Socket[bytes], until: float, *, last: bool) -> str | None:
+        """A slice of a replay; its result when it is over."""
+        for number, payload in _waiting(answers):
+            if number == _END:
                 self._keep_waiting()
                 self._numbers.replay_end(complete=True)
-                return result
-            number = int.from_bytes(parts[-2], "big")
-            decision = self._numbers.replayed(number)
-            if decision.action is Action.GAP:
+                return "incomplete" if self._numbers.lost > self._lost else "complete"
+            action = self._numbers.replayed(number).action
+            if action is Action.GAP:
                 if not last:
                     return "hole"
                 self._numbers.lose_before(number)
-                decision = self._numbers.replayed(number)
-                result = "incomplete"
-            if decision.action is Action.APPLY:
-                self._apply(parts[-1])
-            frames += 1
-            if frames % _SLICE_FRAMES == 0:
-                await asyncio.sleep(0)
+                action = self._numbers.replayed(number).action
+            if action is Action.APPLY:
+                self._intake.apply(payload)
+            if time.perf_counter() >= until:
+                break
+        return None
 
     def _keep_waiting(self) -> None:
         """Take the live frames that came while the replay ran.
 
         It has brought some of them too; once it is over, those could be taken for a new engine's.
         """
-        for number, payload in self._waiting(_QUEUED_FRAMES):
+        for number, payload in _waiting(self._live_frames):
             if self._numbers.live(number).action is Action.RESTART:
                 raise _EngineRestarted((number, payload))
             self._kept.append((number, payload))
-
-    def _waiting(self, limit: int) -> Iterator[Frame]:
-        """The frames that have arrived, read without the event loop: a future per frame costs more than the frame."""
-        for _ in range(limit):
-            try:
-                parts: Sequence[bytes] = self._live_frames.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if len(self._kept) >= _QUEUED_FRAMES:
                 return
-            if len(parts) >= 2 and len(parts[-2]) == len(_END):
-                yield int.from_bytes(parts[-2], "big"), parts[-1]
-
-    def _apply(self, payload: bytes) -> None:
-        try:
-            batch = decode_batch(payload)
-        except DecodeError as error:
-            self._count("undecodable")
-            self._report_once("undecodable", str(error))
-            return
-        self._count("applied")
-        self._stream.last_event_at = time.monotonic()
-        effects = msgspec.structs.asdict(self._index.apply(self._publisher, batch.events))
-        for reason, count in (*batch.errors.items(), *effects.items()):
-            if count:
-                self._metrics.event_effects.labels(self._pod.name, reason).inc(count)
-        for reason in batch.errors:
-            self._report_once(reason, "event not used")
-        for event in batch.events:
-            if isinstance(event, BlockStored) and event.parent_block_hash is None:
-                self._compare(event)
-
-    def _compare(self, event: BlockStored) -> None:
-        for found in self._agreement.observe(self._publisher, self._pod.base_model, event):
-            _log.warning(
-                "pods cannot pull from each other: every pull between them will be a miss",
-                pod=found.pod,
-                peer=found.peer,
-                differ_in=found.matter,
-                fix=_FIXES[found.matter],
-            )
-
-    def _count(self, outcome: str) -> None:
-        self._metrics.events.labels(self._pod.name, outcome).inc()
-
-    def _report_once(self, reason: str, detail: str) -> None:
-        if reason not in self._reported:
-            self._reported.add(reason)
-            _log.warning("unusable events", pod=self._pod.name, reason=reason, detail=detail[:200])
 
     def _report(self) -> None:
         stream, numbers = self._stream, self._numbers
@@ -300,3 +251,14 @@ class Subscriber:
         elif numbers.lost > self._lost:
             stream.trust.lost(time.monotonic())
         self._lost = numbers.lost
+
+
+def _waiting(socket: zmq.Socket[bytes]) -> Iterator[Frame]:
+    """The frames that have arrived, read without the event loop: a future per frame costs more than the frame."""
+    while True:
+        try:
+            parts: Sequence[bytes] = socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        if len(parts) >= 2 and len(parts[-2]) == _SEQ_BYTES:
+            yield int.from_bytes(parts[-2], "big"), parts[-1]

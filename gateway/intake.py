@@ -1,0 +1,108 @@
+"""One publisher's event batches, from bytes into the index, counted; and whose turn it is.
+
+Event work is cut into slices of time. Subscribers take turns: at most one slice is worked on in each turn of the event
+loop, whoever's it is. Were each subscriber to take its slice whenever it has events, a request would wait for as many
+slices as there are busy pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+import structlog
+
+from gateway.agreement import Agreement, Matter
+from gateway.metrics import Metrics
+from gateway.pods import EventStream, Pod
+from index import BlockStored, DecodeError, Publisher, RadixIndex, decode_batch
+
+_log = structlog.get_logger("gateway.events")
+
+_SLICE_S = 0.001  # what a request may wait for; a batch is not cut, and one of a full engine step is half of this
+
+_FIXES: dict[Matter, str] = {
+    "block-size": "give both the same --block-size",
+    "hash": "give both the same PYTHONHASHSEED, --prefix-caching-hash-algo and adapter paths",
+}
+
+
+class Turns:
+    """`async with turns as until:` do event work until `time.perf_counter()` reaches `until`; shared by all pods."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> float:
+        await self._lock.acquire()
+        return time.perf_counter() + _SLICE_S
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await asyncio.sleep(0)  # everybody else's turn, before the next slice
+        finally:
+            self._lock.release()
+
+
+class Intake:
+    """Applies one publisher's batches."""
+
+    def __init__(
+        self, pod: Pod, publisher: Publisher, *, index: RadixIndex, agreement: Agreement, metrics: Metrics
+    ) -> None:
+        self._pod = pod
+        self._publisher = publisher
+        self._stream: EventStream = pod.streams[publisher.rank]
+        self._index = index
+        self._agreement = agreement
+        self._metrics = metrics
+        self._reported: set[str] = set()
+
+    def apply(self, payload: bytes) -> None:
+        """Decode and apply; what cannot be used is counted, and logged once per reason. O(blocks + tokens)."""
+        try:
+            batch = decode_batch(payload)
+        except DecodeError as error:
+            self.count("undecodable")
+            self._report_once("undecodable", str(error))
+            return
+        self.count("applied")
+        self._stream.last_event_at = time.monotonic()
+        effects = msgspec.structs.asdict(self._index.apply(self._publisher, batch.events))
+        for reason, count in (*batch.errors.items(), *effects.items()):
+            if count:
+                self._metrics.event_effects.labels(self._pod.name, reason).inc(count)
+        for reason in batch.errors:
+            self._report_once(reason, "event not used")
+        for event in batch.events:
+            if isinstance(event, BlockStored) and event.parent_block_hash is None:
+                self._compare(event)
+
+    def forget(self) -> None:
+        """The engine is a new one: what the old one held is gone."""
+        _log.warning("engine restarted", pod=self._pod.name, rank=self._publisher.rank)
+        self._index.clear(self._publisher)
+
+    def count(self, outcome: str) -> None:
+        """Count a batch."""
+        self._metrics.events.labels(self._pod.name, outcome).inc()
+
+    def count_replay(self, result: str) -> None:
+        """Count a replay."""
+        self._metrics.replays.labels(self._pod.name, result).inc()
+
+    def _compare(self, event: BlockStored) -> None:
+        for found in self._agreement.observe(self._publisher, self._pod.base_model, event):
+            _log.warning(
+                "pods cannot pull from each other: every pull between them will be a miss",
+                pod=found.pod,
+                peer=found.peer,
+                differ_in=found.matter,
+                fix=_FIXES[found.matter],
+            )
+
+    def _report_once(self, reason: str, detail: str) -> None:
+        if reason not in self._reported:
+            self._reported.add(reason)
+            _log.warning("unusable events", pod=self._pod.name, reason=reason, detail=detail[:200])
