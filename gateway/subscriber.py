@@ -106,10 +106,10 @@ class Subscriber:
         self._live_frames = zmq.Socket.shadow(socket.underlying)
         await self._repair()
         while True:
-            self._report()
             await socket.poll(int(_TAIL_CHECK_S * 1000))
             async with self._turns as until:
                 self._take_live(until)
+                self._report()
             await self._repair()
             if self._tail_check_at is not None and time.monotonic() >= self._tail_check_at:
                 self._tail_check_at = None
@@ -157,8 +157,10 @@ class Subscriber:
         """Apply what follows of the kept frames; whether nothing is missing any more."""
         while self._kept:
             async with self._turns as until:
-                if not self._take_kept(until, last=last):
-                    return False
+                followed = self._take_kept(until, last=last)
+                self._report()
+            if not followed:
+                return False
         return self._numbers.missing() is None
 
     def _take_kept(self, until: float, *, last: bool) -> bool:
@@ -172,7 +174,9 @@ class Subscriber:
                 action = self._numbers.held(number).action
             if action is Action.APPLY:
                 self._intake.apply(payload)
-            elif action is not Action.DUPLICATE:
+            elif action is Action.DUPLICATE:
+                self._intake.count(action.value)
+            else:
                 return False
             self._kept.popleft()
         return True
@@ -202,14 +206,15 @@ class Subscriber:
 
     async def _answers(self, socket: zmq.asyncio.Socket, *, last: bool) -> str:
         answers: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
-        result = None
+        result, lost = None, self._numbers.lost
         while result is None:
             if not await socket.poll(int(_REPLAY_ANSWER_S * 1000)):
                 self._numbers.replay_end(complete=False)
                 return "timeout"
             async with self._turns as until:
                 result = self._take_answers(answers, until, last=last)
-        return result
+                self._report()
+        return "incomplete" if result == "complete" and self._numbers.lost > lost else result
 
     def _take_answers(self, answers: zmq.Socket[bytes], until: float, *, last: bool) -> str | None:
         """A slice of a replay; its result when it is over."""
@@ -217,7 +222,7 @@ class Subscriber:
             if number == _END:
                 self._keep_waiting()
                 self._numbers.replay_end(complete=True)
-                return "incomplete" if self._numbers.lost > self._lost else "complete"
+                return "complete"
             action = self._numbers.replayed(number).action
             if action is Action.GAP:
                 if not last:

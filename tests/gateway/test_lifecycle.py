@@ -67,6 +67,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_taken() -> None:
             sent = text_body([1, 2, 3], stream=True, max_tokens=20)
             async with front.http.post(f"{front.url}/v1/completions", json=sent) as stream:
                 await stream.content.readany()
+                await until(lambda: len(completions(pod)) == 2)
                 stopping = await gateway.stop()
                 await until(lambda: not is_listening(front.url))
                 assert await idle.read() == b""

@@ -133,8 +133,8 @@ async def test_when_all_fail_the_last_error_is_told_in_openais_shape() -> None:
 
 
 async def test_a_pod_that_is_too_late_is_not_replaced_since_it_may_still_compute() -> None:
-    limits = {"first_byte_timeout": 0.2}
-    async with fleet(2, limits=limits) as (front, (first, second)):
+    limits, poll = {"first_byte_timeout": 0.2}, {"interval": 60.0, "max_age": 60.0}
+    async with fleet(2, limits=limits, poll=poll) as (front, (first, second)):
         first.stall()
         answer = await post(front, stream=True)
         assert (answer.status, answer.json["error"]["code"]) == (504, "pod_timeout")
@@ -143,6 +143,7 @@ async def test_a_pod_that_is_too_late_is_not_replaced_since_it_may_still_compute
         await front.idle()
         row = await front.row(first)
         assert (row["suspect"], row["state"]) == (False, "ready")
+        assert await front.metric("polls_total", result="ok") == 2
     assert not completions(second)
 
 

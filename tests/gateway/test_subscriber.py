@@ -18,8 +18,14 @@ THIRD = batch(stored(3, parent=2, tokens=ids(100)[2 * BLOCK : 3 * BLOCK]))
 FOURTH = batch(stored(4, parent=3, tokens=ids(100)[3 * BLOCK : 4 * BLOCK]))
 
 
+@pytest.fixture(autouse=True)
+def _late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the tail that follows a connection does not come while a test runs."""
+    monkeypatch.setattr(gateway.subscriber, "_TAIL_CHECK_S", 1000.0)
+
+
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _soon(_late: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the tail comes at once."""
     monkeypatch.setattr(gateway.subscriber, "_TAIL_CHECK_S", 0.05)
 
@@ -61,8 +67,7 @@ async def test_without_a_replay_port_a_stream_seen_from_its_start_is_certain() -
         await holds(front, 2 * BLOCK)
 
 
-async def test_what_a_replay_found_is_told_without_waiting_for_the_next_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.subscriber, "_TAIL_CHECK_S", 1000.0)
+async def test_what_a_replay_found_is_told_without_waiting_for_the_next_frame() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
@@ -228,7 +233,8 @@ async def test_a_gap_that_no_replay_fills_is_given_up() -> None:
         await row(front, pod, last_seq=6, certain=False)
 
 
-async def test_a_frame_that_comes_late_is_known_already(soon: None) -> None:
+@pytest.mark.usefixtures("_soon")
+async def test_a_frame_that_comes_late_is_known_already() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer()
@@ -245,7 +251,8 @@ async def test_a_frame_that_comes_late_is_known_already(soon: None) -> None:
         assert await front.metric("kv_events_total", outcome="applied") == 4
 
 
-async def test_a_batch_that_fell_between_replay_and_stream_is_found_by_a_look_at_the_tail(soon: None) -> None:
+@pytest.mark.usefixtures("_soon")
+async def test_a_batch_that_fell_between_replay_and_stream_is_found_by_a_look_at_the_tail() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
