@@ -112,6 +112,12 @@ class P2P(_Section, frozen=True):
     min_cached_token_delta: Positive = 2048
 
 
+class Index(_Section, frozen=True):
+    """`max_blocks`: how many blocks, each counted once per pod and tier, are remembered; None: what the pods hold."""
+
+    max_blocks: Positive | None = None
+
+
 class Poll(_Section, frozen=True):
     """How pods are watched: `/health` and `/metrics` every `interval`; down after `failures` failed polls in a row."""
 
@@ -154,6 +160,7 @@ class Config(_Section, frozen=True):
     tokens: Tokens = Tokens()
     placement: Placement = Placement()
     p2p: P2P = P2P()
+    index: Index = Index()
     poll: Poll = Poll()
     limits: Limits = Limits()
     breaker: Breaker = Breaker()

@@ -42,12 +42,13 @@ class Gateway:
     handler: Handler
     pods: PodTable
     index: RadixIndex
+    metrics: Metrics
 
 
 @asynccontextmanager
 async def gateway(config: Config) -> AsyncIterator[Gateway]:
     """Make every part; on exit close what was opened."""
-    index = RadixIndex()
+    index = RadixIndex(max_blocks=config.index.max_blocks)
     addresses = config.p2p_addresses()
     if unknown := [name for name, address in addresses.items() if address is None]:
         _log.warning("pods on one host need a p2p address each; until then none of them is a source", pods=unknown)
@@ -93,6 +94,6 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             probe=config.p2p.enabled and config.p2p.probe and len(config.pods) > 1,
         )
         try:
-            yield Gateway(routes.application(), fleet, handler, pods, index)
+            yield Gateway(routes.application(), fleet, handler, pods, index, metrics)
         finally:
             zmq_context.destroy(linger=0)

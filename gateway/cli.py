@@ -43,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="listen here instead of where the configuration says")
     parser.add_argument("--port", type=int, help="likewise")
+    parser.add_argument(
+        "--restore", metavar="FILE|URL", help="start with the index of a gateway: a saved /index/snapshot, or its URL"
+    )
     parser.set_defaults(run=_serve)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     pods = commands.add_parser("pod-args", help="print the environment and flags that a vLLM pod needs")
@@ -60,7 +63,7 @@ def _serve(args: argparse.Namespace) -> int:
     config = _config(args)
     logs.configure(config.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config))
+        runner.run(serve(config, restore=args.restore))
     return 0
 
 

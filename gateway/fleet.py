@@ -96,10 +96,26 @@ class Fleet:
             self._metrics.polls.labels(pod.name, "ok").inc()
             pod.joined(models, tuple(s.rank for s in sources) or tuple(range(pod.spec.data_parallel_size)))
             pod.load, pod.load_at = metrics.load, self._pods.clock()
+            pod.started = metrics.started
             for rank in pod.ranks:
                 self._index.add_publisher(Publisher(pod.name, rank), pod.base_model)
+            self._resume(pod, sources)
             _log.info("pod ready", pod=pod.name, models=list(models), event_streams=len(sources))
             return sources, metrics.started
+
+    def _resume(self, pod: Pod, sources: list[EventSource]) -> None:
+        """Go on from a restored record where the pod is still the process it speaks of; drop it where it is not."""
+        restored, pod.restored = pod.restored, None
+        if restored is None:
+            return
+        same = restored.started is not None and restored.started == pod.started
+        replays = {source.rank: source.replay is not None for source in sources}
+        for rank, position in restored.positions.items():
+            if not same or rank not in replays or (position is None and replays[rank]):
+                # Another engine, or a record with holes beside a replay that has none.
+                self._index.clear(Publisher(pod.name, rank))
+            else:
+                pod.streams[rank].last_seq = position
 
     async def _watch(self, pod: Pod, started: float | None) -> None:
         """Poll until the pod has failed too often, or has become another process. Raises PodGone."""

@@ -113,6 +113,9 @@ class Metrics:
         self.task_failures = Counter(
             f"{ns}_task_failures", "Background tasks that failed unexpectedly and were restarted", ["pod"], registry=r
         )
+        self.restores = Counter(
+            f"{ns}_restores", "Starts from a snapshot of the index, by result", ["result"], registry=r
+        )
         self.probes = Counter(
             f"{ns}_probes",
             "Probes of new pods for agreement with their peers, by result",
@@ -166,6 +169,9 @@ class _State(Collector):
             ("placeholders", "Blocks put aside until their content is known", stats.placeholders),
         ):
             yield GaugeMetricFamily(f"p2p_gateway_index_{name}", text, value=value)
+        yield CounterMetricFamily(
+            "p2p_gateway_index_evicted_blocks", "Blocks forgotten to stay within index.max_blocks", value=stats.evicted
+        )
 
     def _per_pod(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("p2p_gateway_pod_ready", "1 while the pod can serve", labels=["pod"])

@@ -59,6 +59,13 @@ class EventStream(Struct):
     trust: Trust = field(default_factory=Trust)
 
 
+class Restored(NamedTuple):
+    """What a snapshot said of a pod: when its process started, and where each rank's events stood."""
+
+    started: float | None
+    positions: dict[int, int | None]
+
+
 class InFlight:
     """Requests and uncached prompt tokens placed on one rank and not yet released."""
 
@@ -130,6 +137,8 @@ class Pod:
         self.load: dict[int, Load] = {}
         self.load_at = 0.0
         self.streams: dict[int, EventStream] = {}
+        self.started: float | None = None
+        self.restored: Restored | None = None
         self.in_flight: dict[int, InFlight] = {}
         self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
         self.p2p = p2p

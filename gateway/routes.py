@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +13,7 @@ from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.schema import Limits, join_address
-from gateway import openai
+from gateway import openai, snapshot
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError
 from gateway.handler import CLIENT_LEFT_STATUS, REQUEST_ID, Handler, read_body, request_id
@@ -54,6 +55,7 @@ class Routes:
                 web.get("/metrics", self.metrics),
                 web.get("/pods", self.pods),
                 web.post("/explain", self.explain),
+                web.get(snapshot.PATH, self.snapshot),
             ]
         )
         return app
@@ -106,6 +108,21 @@ class Routes:
         endpoint: Endpoint = "completions" if peek.messages is msgspec.UNSET else "chat/completions"
         ask = await self._handler.understand(request, endpoint, body)
         return _json(explanation(self._decider.decide(ask)))
+
+    async def snapshot(self, request: web.Request) -> web.StreamResponse:
+        """The index, for a gateway that starts with --restore."""
+        answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/octet-stream"})
+        await answer.prepare(request)
+        try:
+            for chunk in snapshot.chunks(self._index, self._pods):
+                async with asyncio.timeout(self._limits.idle_timeout):
+                    await answer.write(chunk)
+                await asyncio.sleep(0)
+            await answer.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # cut off, it is not taken for whole
+        return answer
 
     def _cards(self) -> dict[str, msgspec.Raw]:
         return {m: msgspec.Raw(pods[0].models[m].card) for m, pods in self._pods.models().items()}

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from config.schema import Config, join_address
+from gateway import snapshot
 from gateway.app import Gateway, gateway
 
 _log = structlog.get_logger("gateway.server")
@@ -30,8 +31,11 @@ class Running(NamedTuple):
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Running]:
-    """Serve for as long as the context lasts; leaving it drains. Raises StartError."""
+async def running(config: Config, *, restore: str | None = None) -> AsyncIterator[Running]:
+    """Serve for as long as the context lasts; leaving it drains. Raises StartError.
+
+    `restore` names a snapshot of the index to start from: a file, or the URL of a gateway that runs.
+    """
     async with gateway(config) as parts:
         # Without handler_cancellation a handler runs on after its client has left, and the pod goes on generating.
         runner = web.AppRunner(
@@ -41,6 +45,8 @@ async def running(config: Config) -> AsyncIterator[Running]:
             # aiohttp waits for handlers twice: before and after it breaks off what they still read of their requests.
             shutdown_timeout=config.limits.drain_timeout / 2,
         )
+        if restore is not None:
+            await snapshot.restore(restore, parts.index, parts.pods, parts.metrics)
         await runner.setup()
         fleet = asyncio.create_task(parts.fleet.run(), name="fleet")
         try:
@@ -52,13 +58,13 @@ async def running(config: Config) -> AsyncIterator[Running]:
             await asyncio.wait([fleet])
 
 
-async def serve(config: Config) -> None:
+async def serve(config: Config, *, restore: str | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartError; a fault of the fleet's tasks ends the process."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(config) as server:
+    async with running(config, restore=restore) as server:
         _log.info("serving", url=server.url, pods=len(config.pods))
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, server.fleet_task], return_when=asyncio.FIRST_COMPLETED)

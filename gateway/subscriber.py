@@ -61,8 +61,8 @@ class Subscriber:
         self._source = source
         self._intake = intake
         self._turns = turns
-        self._numbers = SequenceNumbers(replay=source.replay is not None)
         self._stream: EventStream = pod.streams[source.rank]
+        self._numbers = SequenceNumbers(replay=source.replay is not None, position=self._stream.last_seq)
         self._kept: deque[Frame] = deque()
         self._live_frames: zmq.Socket[bytes]
         self._connected = asyncio.Event()
@@ -149,6 +149,7 @@ class Subscriber:
             except _EngineRestarted as restart:
                 self._forget()
                 self._live(*restart.frame)
+                self._report()
                 return  # if that left a gap, the next turn repairs it
             if await self._offer_kept(last=last):
                 return

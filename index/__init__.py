@@ -6,6 +6,7 @@ from index.holdings import Publisher
 from index.match import Cached
 from index.radix import Applied, IndexStats, RadixIndex
 from index.sequence import Action, Decision, Sequence
+from index.snapshot import Loader, SnapshotError, dump, load
 from index.trust import Trust
 
 __all__ = [
@@ -20,13 +21,17 @@ __all__ = [
     "DecodeError",
     "Event",
     "IndexStats",
+    "Loader",
     "Publisher",
     "RadixIndex",
     "Sequence",
+    "SnapshotError",
     "Tier",
     "Trust",
     "block_keys",
     "decode_batch",
+    "dump",
+    "load",
     "root_key",
     "salt_extra",
 ]

@@ -93,18 +93,19 @@ _TRANSITIONS: Final[dict[tuple[_Way, State], dict[_Relation, Action]]] = {
 class Sequence:
     """The sequence numbers of one publisher.
 
-    `replay` says whether it has a replay port. Counters over the machine's life: `gaps` (GAP decisions; without replay,
+    `replay` says whether it has a replay port, `position` which batch was the last that a restored record holds (None:
+    there is no such record). Counters over the machine's life: `gaps` (GAP decisions; without replay,
     frames applied behind a gap), `restarts`, `duplicates`, `lost` (batches given up).
     """
 
-    def __init__(self, *, replay: bool) -> None:
+    def __init__(self, *, replay: bool, position: int | None = None) -> None:
         self.gaps = 0
         self.restarts = 0
         self.duplicates = 0
         self.lost = 0
         self._replay = replay
         self._state = State.HOLDING if replay else State.FOLLOWING
-        self._next = 0
+        self._next = 0 if position is None else position + 1
         self._last_live: int | None = None
         self._anchored = False
         self._incomplete = False

@@ -192,9 +192,11 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @asynccontextmanager
-async def serving(pods: Sequence[Any], *, ready: int | None = None, **sections: Any) -> AsyncIterator[Front]:
+async def serving(
+    pods: Sequence[Any], *, ready: int | None = None, restore: str | None = None, **sections: Any
+) -> AsyncIterator[Front]:
     """A gateway in front of `pods`, entered when `ready` of them (by default all) can serve."""
-    async with running(configuration(pods, **sections)) as server, client() as http:
+    async with running(configuration(pods, **sections), restore=restore) as server, client() as http:
         front = Front(server, http)
         await front.until_ready(len(pods) if ready is None else ready)
         yield front

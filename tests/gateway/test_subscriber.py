@@ -92,9 +92,7 @@ async def test_a_new_engine_whose_first_batches_were_missed_is_replayed_from_its
         await announcer.send(3, FOURTH)
         await holds(front, 4 * BLOCK)
         await announcer.send(1, SECOND)
-        while (start := await announcer.asked()) != 0:
-            await announcer.answer()  # the look at the tail that follows every connection
-        assert start == 0
+        assert await announcer.asked() == 0
         await announcer.answer((0, FIRST), (1, SECOND))
         await row(front, pod, restarts=1, last_seq=1, certain=True, cached_blocks={"gpu": 2, "cpu": 0})
 
@@ -237,9 +235,8 @@ async def test_a_gap_that_no_replay_fills_is_given_up() -> None:
 async def test_a_frame_that_comes_late_is_known_already() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
-        await announcer.answer()
         await announcer.send(0, FIRST)
-        await holds(front, BLOCK)
+        await announcer.answer((0, FIRST))
         assert await announcer.asked() == 1
         await announcer.answer((1, SECOND), (2, THIRD))
         await holds(front, 3 * BLOCK)
@@ -247,7 +244,7 @@ async def test_a_frame_that_comes_late_is_known_already() -> None:
         await announcer.send(2, THIRD)
         await announcer.send(3, FOURTH)
         await row(front, pod, last_seq=3, restarts=0, gaps=0, certain=True)
-        assert await front.metric("kv_events_total", outcome="duplicate") == 2
+        assert await front.metric("kv_events_total", outcome="duplicate") == 3
         assert await front.metric("kv_events_total", outcome="applied") == 4
 
 

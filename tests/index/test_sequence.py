@@ -270,3 +270,23 @@ def test_batches_are_applied_once_and_in_order(*, live: list[int], buffered: lis
     assert caller.sequence.lost == (applied[-1] + 1 - len(applied) if applied else 0)
     if caller.sequence.certain:
         assert applied == list(range(len(applied)))
+
+
+def test_a_restored_record_goes_on_behind_its_position() -> None:
+    sequence = Sequence(replay=True, position=41)
+    assert (sequence.missing(), sequence.last_applied, sequence.certain) == (42, 41, False)
+    sequence.replay_begin(42)
+    assert sequence.replayed(41) == DUPLICATE
+    assert sequence.replayed(42) == APPLY
+    sequence.replay_end(complete=True)
+    assert (sequence.last_applied, sequence.certain) == (42, True)
+    assert sequence.live(43) == APPLY
+
+
+def test_without_replay_a_restored_record_is_certain_when_the_very_next_batch_comes() -> None:
+    sequence = Sequence(replay=False, position=41)
+    assert sequence.live(42) == APPLY
+    assert sequence.certain
+    behind = Sequence(replay=False, position=41)
+    assert behind.live(44) == APPLY
+    assert (behind.certain, behind.lost, behind.gaps) == (False, 2, 1)
