@@ -34,7 +34,7 @@ test: install ## all tests but the real-engine suite; pure packages at 100 % bra
 	$(BIN)/python -m coverage report --include='$(PURE)' --fail-under=100 --show-missing --skip-covered
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
-	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v
+	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check

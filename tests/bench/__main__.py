@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: what the index, a decision and a proxied request cost, beside the peers, in one run."""
+"""`python -m tests.bench`: what index, decision, event intake and a proxied request cost, beside peers, in one run."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, proxy_rows
+from tests.bench import decision_rows, index_rows, intake_rows, proxy_rows
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -19,6 +19,7 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
         rounds=args.rounds, quick=args.quick, blocks=args.blocks, peers=not args.no_peers
     ),
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
+    "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
     "proxy": lambda args: proxy_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
 }
 

@@ -91,6 +91,17 @@ _SSE_EVENT: Final = _event({"content": " word"}, None)
 _SSE_END: Final = _event({}, "stop") + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
+def pages(events: int) -> dict[bytes, bytes]:
+    """What a pod answers to GET; `events` is the port of its event stream."""
+    return {
+        b"/health": answer(b""),
+        b"/version": answer({"version": "0.32.0"}),
+        b"/v1/models": answer({"object": "list", "data": [_CARD]}),
+        b"/metrics": answer(_METRICS, "text/plain"),
+        b"/kv_event_sources": answer({"0": {"endpoint": f"tcp://127.0.0.1:{events}", "topic": ""}}),
+    }
+
+
 @lru_cache
 def tokenized(tokens: int) -> bytes:
     """What /tokenize answers for a prompt of so many tokens."""
@@ -100,8 +111,8 @@ def tokenized(tokens: int) -> bytes:
 class Connection(asyncio.Protocol):
     """One connection: requests one after the other, answers at once."""
 
-    def __init__(self, pages: dict[bytes, bytes]) -> None:
-        self._pages = pages
+    def __init__(self, to_get: dict[bytes, bytes]) -> None:
+        self._to_get = to_get
         self._received = bytearray()
         self._chunks_left = 0
 
@@ -124,7 +135,7 @@ class Connection(asyncio.Protocol):
         body = bytes(self._received[end + 4 : whole])
         del self._received[:whole]
         method, path, _ = head.split(b" ", 2)
-        self._answer(path, body) if method == b"POST" else self._transport.write(self._pages.get(path, _NOT_FOUND))
+        self._answer(path, body) if method == b"POST" else self._transport.write(self._to_get.get(path, _NOT_FOUND))
 
     def _answer(self, path: bytes, body: bytes) -> None:
         if path == b"/tokenize":
@@ -178,14 +189,8 @@ async def serve() -> None:
     socket.set(zmq.LINGER, 0)
     events = socket.bind_to_random_port("tcp://127.0.0.1")
     threading.Thread(target=_publish, args=[socket], daemon=True).start()
-    pages = {
-        b"/health": answer(b""),
-        b"/version": answer({"version": "0.32.0"}),
-        b"/v1/models": answer({"object": "list", "data": [_CARD]}),
-        b"/metrics": answer(_METRICS, "text/plain"),
-        b"/kv_event_sources": answer({"0": {"endpoint": f"tcp://127.0.0.1:{events}", "topic": ""}}),
-    }
-    server = await loop.create_server(lambda: Connection(pages), "127.0.0.1", 0, backlog=1024)
+    served = pages(events)
+    server = await loop.create_server(lambda: Connection(served), "127.0.0.1", 0, backlog=1024)
     sys.stdout.write(f'{{"http": {server.sockets[0].getsockname()[1]}}}\n')
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
