@@ -78,9 +78,16 @@ def looked_up(tree: Any, work: Workload) -> dict[str, float]:
 
 
 def evicted(tree: Any, work: Workload) -> dict[str, float]:
-    evictions = work.evictions()
-    events = [(store.publisher, event({"removed": {"block_hashes": store.hashes}})) for store in evictions]
-    return {"evict": apply_all(tree, events) / sum(len(store.hashes) for store in evictions) * 1e6}
+    stores = work.evictions()
+    half = len(stores) // 2
+    by_store = [(store.publisher, store.hashes) for store in stores[:half]]
+    one_by_one = [(store.publisher, [each]) for store in stores[half:] for each in reversed(store.hashes)]
+    return {"evict": removal(tree, by_store), "evict.single": removal(tree, one_by_one)}
+
+
+def removal(tree: Any, evictions: list[tuple[int, list[int]]]) -> float:
+    events = [(worker, event({"removed": {"block_hashes": hashes}})) for worker, hashes in evictions]
+    return apply_all(tree, events) / sum(len(hashes) for _, hashes in evictions) * 1e6
 
 
 def removed(tree: Any, work: Workload) -> dict[str, float]:

@@ -21,6 +21,7 @@ _INGEST: Final = {
     "frames": "frames/cpu-s",
     "memory": "B/block",
     "evict": "µs/block",
+    "evict.single": "µs/block",
     "remove_pod": "µs/block",
 }
 _LOOKUP: Final = {"match.shared": "µs", "match.one": "µs", "match.miss": "µs", "hash": "µs"}

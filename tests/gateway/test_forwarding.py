@@ -191,6 +191,17 @@ async def test_a_refusal_of_the_pod_passes_as_it_is() -> None:
         assert (await front.row(pod))["breaker"] == "closed"
 
 
+async def test_a_redirect_of_the_pod_is_its_clients_to_follow() -> None:
+    async def moved(_: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"location": "/tokenize"})
+
+    async with scripted(completions=moved, tokenize=OK) as pod, serving([pod]) as front:
+        where = f"{front.url}/v1/completions"
+        async with front.http.post(where, json=text_body([1]), allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["location"]) == (307, "/tokenize")
+    assert [request.path for request in pod.requests] == ["/v1/completions"]
+
+
 async def test_a_failure_that_is_the_models_passes_as_it_is() -> None:
     async with fleet(2) as (front, pods):
         for pod in pods:

@@ -169,6 +169,23 @@ async def test_each_attempt_that_names_a_source_has_an_id_of_its_own() -> None:
     assert sources[0] == sources[1]
 
 
+async def test_a_retry_draws_its_source_anew() -> None:
+    async with fleet(4, placement=QUEUE_ONLY, breaker=PATIENT) as (front, (first, second, *holders)):
+        drawn: list[list[Any]] = []
+        for salt in range(8):
+            for holder in holders:
+                await warm(holder, ids(100, salt))
+            await front.settled(*holders)
+            first.fail_next(503)
+            answer = await front.complete(ids(100, salt), headers={"x-request-id": f"request {salt}"})
+            assert answer.pod == second.url
+            params: list[Any] = [completions(pod)[-1].json["kv_transfer_params"] for pod in (first, second)]
+            drawn.append([each["remote_kv_source"]["remote_port"] for each in params])
+            await until(lambda: not front.parts.pods[name(first)].suspect)
+    # Two coins per request: all alike, or all different, once in hundreds of choices of ids; these are fixed.
+    assert 0 < sum(one == two for one, two in drawn) < len(drawn)
+
+
 async def test_a_retry_is_a_decision_of_its_own() -> None:
     async with fleet(2, placement=QUEUE_ONLY) as (front, (first, holder)):
         await warm(holder, ids(200))

@@ -89,6 +89,7 @@ async def test_a_new_engine_whose_first_batches_were_missed_is_replayed_from_its
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST), (1, SECOND), (2, THIRD))
+        await row(front, pod, last_seq=2, certain=True)
         await announcer.send(3, FOURTH)
         await holds(front, 4 * BLOCK)
         await announcer.send(1, SECOND)
@@ -133,7 +134,7 @@ async def test_a_frame_that_was_kept_survives_a_hole_in_the_replay_before_it() -
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
-        await holds(front, BLOCK)
+        await row(front, pod, last_seq=0, certain=True)
         await announcer.send(3, FOURTH)
         assert await announcer.asked() == 1
         await announcer.answer((1, SECOND), (3, FOURTH))
@@ -147,6 +148,7 @@ async def test_an_engine_that_restarts_while_its_predecessors_events_are_replaye
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST), (1, SECOND))
+        await row(front, pod, last_seq=1, certain=True)
         await announcer.send(2, THIRD)
         await holds(front, 3 * BLOCK)
         await announcer.send(7, FOURTH)
@@ -220,7 +222,7 @@ async def test_a_gap_that_no_replay_fills_is_given_up() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
-        await holds(front, BLOCK)
+        await row(front, pod, last_seq=0, certain=True)
         await announcer.send(5, SECOND)
         for _ in range(3):
             assert await announcer.asked() == 1
@@ -253,7 +255,7 @@ async def test_a_batch_that_fell_between_replay_and_stream_is_found_by_a_look_at
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
-        await holds(front, BLOCK)
+        await row(front, pod, last_seq=0, certain=True)
         assert await announcer.asked() == 1
         await announcer.answer((1, SECOND))
         await row(front, pod, last_seq=1, certain=True)
@@ -287,7 +289,7 @@ async def test_a_broken_connection_puts_the_pod_under_suspicion_until_it_is_poll
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0
         await announcer.answer((0, FIRST))
-        await holds(front, BLOCK)
+        await row(front, pod, last_seq=0, certain=True)
         polls = await front.metric("polls_total", result="ok")
         announcer.break_off()
 

@@ -80,7 +80,10 @@ async def test_a_pod_that_tells_the_truth_again_gets_its_credit_back() -> None:
 
 
 async def test_a_pod_that_is_not_believed_is_no_source_for_long_leads() -> None:
-    pulling = {"placement": {"scorers": [{"type": "queue"}]}, "p2p": {"min_cached_token_delta": HELD // 2}}
+    pulling: dict[str, Any] = {
+        "placement": {"scorers": [{"type": "queue"}]},
+        "p2p": {"min_cached_token_delta": HELD // 2},
+    }
     async with fleet(2, **pulling) as (front, (consumer, liar)):
         claim(liar, ids(PROMPT, salt=700), 700)
 
