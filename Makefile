@@ -46,7 +46,7 @@ format: install ## rewrite the sources as `check` wants them
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: install ## cost per event, per match, per request, with peers where they install (ONLY=index,decision,proxy)
+bench: install ## cost per event, per match, per request, with peers where they install (ONLY=index,intake,decision,proxy)
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove what was built; the engine environment is outside the checkout and stays

@@ -12,6 +12,7 @@ import time
 
 import msgspec
 import structlog
+from prometheus_client import Counter
 
 from gateway.agreement import Agreement, Matter
 from gateway.metrics import Metrics
@@ -57,6 +58,8 @@ class Intake:
         self._index = index
         self._agreement = agreement
         self._metrics = metrics
+        self._outcomes: dict[str, Counter] = {}
+        self._effects: dict[str, Counter] = {}
         self._reported: set[str] = set()
 
     def apply(self, payload: bytes) -> None:
@@ -72,7 +75,7 @@ class Intake:
         effects = msgspec.structs.asdict(self._index.apply(self._publisher, batch.events))
         for reason, count in (*batch.errors.items(), *effects.items()):
             if count:
-                self._metrics.event_effects.labels(self._pod.name, reason).inc(count)
+                _child(self._effects, self._metrics.event_effects, self._pod.name, reason).inc(count)
         for reason in batch.errors:
             self._report_once(reason, "event not used")
         for event in batch.events:
@@ -86,7 +89,7 @@ class Intake:
 
     def count(self, outcome: str) -> None:
         """Count a batch."""
-        self._metrics.events.labels(self._pod.name, outcome).inc()
+        _child(self._outcomes, self._metrics.events, self._pod.name, outcome).inc()
 
     def count_replay(self, result: str) -> None:
         """Count a replay."""
@@ -106,3 +109,11 @@ class Intake:
         if reason not in self._reported:
             self._reported.add(reason)
             _log.warning("unusable events", pod=self._pod.name, reason=reason, detail=detail[:200])
+
+
+def _child(known: dict[str, Counter], counter: Counter, pod: str, label: str) -> Counter:
+    """The counter of one label value; looked up once, since a busy pod counts thousands of batches a second."""
+    child = known.get(label)
+    if child is None:
+        child = known[label] = counter.labels(pod, label)
+    return child

@@ -23,7 +23,7 @@ from index.holdings import Holdings, Publisher
 from index.ledger import Applied, Ledger
 from index.match import Cached, match
 from index.residency import Residency, check, export, restore
-from index.store import Store
+from index.store import Store, joined_removals
 from index.tree import Tree
 
 __all__ = ["Applied", "Cached", "IndexStats", "Publisher", "RadixIndex"]
@@ -110,7 +110,7 @@ class RadixIndex:
         return applied
 
     def _apply(self, holdings: Holdings, events: Iterable[Event], applied: Applied) -> None:
-        for event in events:
+        for event in joined_removals(events):
             if isinstance(event, BlockStored):
                 self._store.stored(holdings, event, applied)
             elif isinstance(event, AllBlocksCleared):

@@ -7,6 +7,7 @@ from xxhash import xxh3_64_intdigest
 from index.block_hash import block_keys, extra_bytes, root_key, salt_extra
 from index.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, Tier
 from index.radix import Applied, Cached, IndexStats, Publisher, RadixIndex
+from index.store import joined_removals
 
 SIZE = 4
 A, A1, B = Publisher("a:8000", 0), Publisher("a:8000", 1), Publisher("b:8000", 0)
@@ -529,3 +530,16 @@ def test_a_contradiction_in_the_record_is_found(fleet: Fleet) -> None:
     fleet.index._publishers[A].blocks[Tier.GPU] += 1
     with pytest.raises(AssertionError, match="miscounted"):
         fleet.index.check_invariants()
+
+
+def test_removals_announced_one_by_one_from_the_end_are_taken_out_together() -> None:
+    removals = [BlockRemoved([number]) for number in (5, 4, 3)]
+    stored = BlockStored([9], None, [1], 1)
+    joined = list(joined_removals([*removals, stored, BlockRemoved([2], Tier.CPU), BlockRemoved([1])]))
+    assert joined == [BlockRemoved([3, 4, 5]), stored, BlockRemoved([2], Tier.CPU), BlockRemoved([1])]
+    assert [event.block_hashes for event in removals] == [[5], [4], [3]]
+
+
+def test_of_joined_removals_each_takes_one_copy() -> None:
+    joined = list(joined_removals([BlockRemoved([1, 2]), BlockRemoved([1])]))
+    assert joined == [BlockRemoved([1, 1, 2])]
