@@ -58,15 +58,17 @@ class Fleet:
                 group.create_task(self._supervise(pod), name=f"supervise {pod.name}")
 
     async def _supervise(self, pod: Pod) -> None:
+        task = asyncio.current_task()
         while True:
             try:
                 sources, started = await self._until_up(pod)
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._watch(pod, started), name=f"watch {pod.name}")
                     for source in sources:
                         group.create_task(self._subscribe(pod, source), name=f"events {pod.name}/{source.rank}")
                         if self._probes:
                             group.create_task(self._probe(pod, source.rank), name=f"probe {pod.name}/{source.rank}")
+                    # In the body, not as a task: a group takes back only there the cancellation it makes itself.
+                    await self._watch(pod, started)
             except* PodGone as gone:
                 self._forget(pod, str(gone.exceptions[0]))
             except* Exception as fault:  # noqa: BLE001 - whatever it is, the other pods must not suffer for it
@@ -74,6 +76,9 @@ class Fleet:
                 _log.exception("pod task failed", pod=pod.name, exc_info=fault)
                 self._forget(pod, f"internal fault: {fault.exceptions[0]!r}")
                 await asyncio.sleep(_RESTART_AFTER_FAULT_S)
+            # Before Python 3.13 a group that ends in failure loses a cancellation from outside that comes meanwhile.
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
 
     def _forget(self, pod: Pod, reason: str) -> None:
         _log.warning("pod left", pod=pod.name, reason=reason)

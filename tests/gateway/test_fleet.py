@@ -15,7 +15,7 @@ from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
 from gateway.upstream import PodApi
 from index import RadixIndex
-from tests.gateway.fleet import client, completions, fleet, ids, serving, simulated, until, warm
+from tests.gateway.fleet import DEADLINE_S, client, completions, fleet, ids, serving, simulated, until, warm
 from tests.gateway.scripted import METRICS, never, page, says, scripted
 
 
@@ -24,21 +24,26 @@ class Supervised(NamedTuple):
     metrics: Metrics
     subscribed: list[tuple[str, int]]
     faults: set[str]
+    leaving: set[str]
 
 
 @asynccontextmanager
 async def supervised(*pods: Any, interval: float = 0.02) -> AsyncIterator[Supervised]:
-    """A fleet whose subscriptions raise for the pods in `faults`, and do nothing otherwise."""
+    """A fleet whose subscriptions raise for the pods in `faults`, do nothing otherwise, and take a while to leave."""
     specs = [PodConfig(url=pod.url) for pod in pods]
     table = PodTable([Pod(spec, p2p=None, breaker=Breaker()) for spec in specs], max_load_age=10)
     index = RadixIndex()
-    found = Supervised(table, Metrics(table, index), [], set())
+    found = Supervised(table, Metrics(table, index), [], set(), set())
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
         found.subscribed.append((pod.name, source.rank))
         if pod.name in found.faults:
             raise RuntimeError("a bug")
-        await asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            found.leaving.add(pod.name)
+            await asyncio.sleep(0.05)
 
     async with client() as http:
         poll = Poll(interval=interval, timeout=0.5)
@@ -53,7 +58,7 @@ async def supervised(*pods: Any, interval: float = 0.02) -> AsyncIterator[Superv
         task = asyncio.create_task(parts.run())
         yield found
         task.cancel()
-        await asyncio.wait([task])
+        await asyncio.wait([task], timeout=DEADLINE_S)
         assert task.cancelled()
 
 
@@ -83,6 +88,13 @@ async def test_a_fault_in_one_pods_task_is_counted_restarted_and_leaves_the_othe
     assert {entry["pod"] for entry in faults} == {name(bad)}
     for entry in faults:
         log.remove(entry)
+
+
+async def test_a_fleet_that_ends_while_a_pod_is_leaving_ends_all_the_same() -> None:
+    async with simulated() as (pod,), supervised(pod) as found:
+        await until(lambda: found.table[name(pod)].state == "ready" and bool(found.subscribed))
+        await pod.kill()
+        await until(lambda: bool(found.leaving))
 
 
 async def test_every_rank_is_subscribed_to() -> None:
