@@ -172,10 +172,16 @@ async def test_each_attempt_that_names_a_source_has_an_id_of_its_own() -> None:
 async def test_a_retry_draws_its_source_anew() -> None:
     async with fleet(4, placement=QUEUE_ONLY, breaker=PATIENT) as (front, (first, second, *holders)):
         drawn: list[list[Any]] = []
+
+        async def nobody_waits() -> bool:
+            return all(row["waiting"] == 0 for row in (await front.pods()).values())
+
         for salt in range(8):
             for holder in holders:
                 await warm(holder, ids(100, salt))
             await front.settled(*holders)
+            # A poll that met the last request in a queue would send this one elsewhere.
+            await until(nobody_waits)
             first.fail_next(503)
             answer = await front.complete(ids(100, salt), headers={"x-request-id": f"request {salt}"})
             assert answer.pod == second.url
