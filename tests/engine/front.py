@@ -45,14 +45,17 @@ class Gateway:
         found: dict[str, int] = next(each["cached_tokens"] for each in candidates if each["pod"] == pod.url)
         return found
 
-    def wait_until_preferred(self, body: dict[str, Any], pod: Pod) -> None:
-        """Return when the request would go to the pod, not by the draw among equals but for its load."""
+    def wait_until_preferred(self, body: dict[str, Any], pod: Pod) -> dict[str, Any]:
+        """The explanation, once the request would go to the pod, not by the draw among equals but for its load."""
+        explained: dict[str, Any] = {}
 
         def preferred() -> bool:
-            totals = {each["pod"]: each["total"] for each in self.explain(body)["candidates"]}
+            explained.update(self.explain(body))
+            totals = {each["pod"]: each["total"] for each in explained["candidates"]}
             return all(totals[pod.url] > total for url, total in totals.items() if url != pod.url)
 
         until(preferred, _KNOWN_DEADLINE_S, "load that decides placement")
+        return explained
 
     def wait_until_cached(self, body: dict[str, Any], pod: Pod, tokens: int) -> None:
         """Return when the pod's events have announced so many tokens of the prompt in its CPU tier."""

@@ -139,8 +139,7 @@ def test_a_prompt_of_a_busy_pod_is_placed_on_its_peer_which_pulls(
     body = {"model": a.model, "prompt": prompt}
     expected = computed_at(a, gateway, prompt)
     with busy(a, gateway):
-        gateway.wait_until_preferred(body, b)
-        explained = gateway.explain(body)
+        explained = gateway.wait_until_preferred(body, b)
         before = pulled_tokens(b)
         _, headers, text, cached = timed_on(b, gateway, client, prompt)
     assert (explained["chosen"], explained["source"]["pod"]) == (b.url, a.url)
