@@ -106,6 +106,8 @@ class Fleet:
                 self._index.add_publisher(Publisher(pod.name, rank), pod.base_model)
             self._resume(pod, sources)
             _log.info("pod ready", pod=pod.name, models=list(models), event_streams=len(sources))
+            if not sources:
+                _log.warning("pod publishes no KV events: placed by load alone, and never a source", pod=pod.name)
             return sources, metrics.started
 
     def _resume(self, pod: Pod, sources: list[EventSource]) -> None:

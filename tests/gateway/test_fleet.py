@@ -182,3 +182,10 @@ async def test_a_pod_is_known_by_its_host_and_port_alone() -> None:
 async def test_leaving_while_a_pod_is_asked_its_first_question_leaves_nothing_behind() -> None:
     async with scripted(health=never) as pod, serving([pod], ready=0) as front:
         assert (await front.get("/ready")).json["pods"] == {name(pod): "starting: not polled yet"}
+
+
+async def test_a_pod_without_events_is_served_and_the_operator_is_told(log: list[MutableMapping[str, Any]]) -> None:
+    async with fleet(pod={"event_sources": False}) as (front, (pod,)):
+        assert (await front.complete(ids(20))).pod == pod.url
+    told = [entry for entry in log if "no KV events" in entry["event"]]
+    assert [(entry["log_level"], entry["pod"]) for entry in told] == [("warning", pod.url.removeprefix("http://"))]
