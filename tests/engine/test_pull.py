@@ -17,7 +17,7 @@ from tests.engine.pods import Pod
 pytestmark = pytest.mark.engine
 
 PROMPT_TOKENS = 4000
-ROUNDS = 5
+ROUNDS = 9  # at least, of each: what shares the machine moves single times by a factor
 MAX_DRAWS = 60
 PROBE_TOKENS = 272  # what the gateway has a pod compute that comes up
 
