@@ -1,5 +1,6 @@
 """What is cached where: pure, exact, and fast under any stream of KV-cache events."""
 
+from index.audit import Audit, Counted
 from index.block_hash import block_keys, root_key, salt_extra
 from index.events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, DecodeError, Event, Tier, decode_batch
 from index.holdings import Publisher
@@ -13,10 +14,12 @@ __all__ = [
     "Action",
     "AllBlocksCleared",
     "Applied",
+    "Audit",
     "Batch",
     "BlockRemoved",
     "BlockStored",
     "Cached",
+    "Counted",
     "Decision",
     "DecodeError",
     "Event",

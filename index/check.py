@@ -80,13 +80,15 @@ def _check_holdings(tree: Tree, holdings: Holdings) -> None:
     for tier in Tier:
         count = sum(holdings.bits(tier, node).bit_count() for node in holdings.columns)
         assert count == holdings.blocks[tier], "blocks are miscounted"
-    assert holdings.private <= holdings.located.keys(), "a private block is not located"
+    assert holdings.private <= set(holdings.located), "a private block is not located"
     _check_copies(tree, holdings)
     _check_waiting(holdings)
 
 
 def _found(tree: Tree, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
-    node = tree.nodes[holdings.located[block_hash]]
+    number = holdings.located.get(block_hash)
+    assert number is not None, "a block that is held is nowhere"
+    node = tree.nodes[number]
     while (offset := holdings.find(node, block_hash)) is None:
         assert node.cont is not None, "a location is stale"
         node = node.cont

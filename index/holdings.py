@@ -2,29 +2,23 @@
 
 Events name blocks by the engine's hash. Two things lead from a hash to its block: `located` says in which run the
 block was put, and the publisher's *column* beside that run, a packed array of 8-byte hashes aligned with the run's
-blocks, says where in it. A search of a column is a search for 8 bytes in at most 8 KB, in C. The price of a block is
-so the dict's slot, the hash itself and 8 bytes; all blocks of a run share one int as their value.
+blocks, says where in it. A search of a column is a search for 8 bytes in at most 8 KB, in C.
 """
 
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Final
 
 import msgspec
 
 from index.copies import Copies, Group
 from index.events import Tier
+from index.locations import Locations
 from index.node import Node, ones, trailing_ones
 from index.waiting import Orphans, Placeholders
 
 HASH_BYTES: Final = 8
-
-
-def packed(hashes: Sequence[int]) -> bytes:
-    """Engine hashes as they lie in a column; OverflowError where one is not an unsigned 64-bit number."""
-    return array("Q", hashes).tobytes()
 
 
 def members(hashes: Sequence[int], bits: int) -> Sequence[int]:
@@ -68,7 +62,7 @@ class Holdings:
     def __init__(self, publisher: Publisher, model: str, *, orphan_limit: int, placeholder_limit: int) -> None:
         self.publisher = publisher
         self.model = model
-        self.located: dict[int, int] = {}
+        self.located = Locations()
         self.columns: dict[Node, bytearray] = {}
         self.blocks = [0, 0]
         self.given_up = [0, 0]
@@ -97,10 +91,10 @@ class Holdings:
         start = offset * HASH_BYTES
         if len(column) < start:
             column.extend(bytes(start - len(column)))
-        column[start : start + len(hashes) * HASH_BYTES] = packed(hashes)
+        column[start : start + len(hashes) * HASH_BYTES] = self.located.packed(hashes).data
         if bits is not None:
             hashes = members(hashes, bits)
-        self.located.update(zip(hashes, repeat(node.id)))
+        self.located.put(hashes, node.id)
 
     def find(self, node: Node, block_hash: int) -> int | None:
         """The number in `node` of a block with this hash; None if the publisher holds none there. O(run), in C."""
@@ -131,10 +125,9 @@ class Holdings:
             return limit
         return next(number for number in range(limit) if column[number] != wanted[number])
 
-    def forget_hashes(self, node: Node, bits: int) -> None:
+    def forget(self, node: Node, bits: int) -> None:
         """The blocks of these bits left their last tier."""
-        for block_hash in members(self.hashes(node, 0, bits.bit_length()), bits):
-            self.forget_hash(block_hash)
+        self.forget_all(members(self.hashes(node, 0, bits.bit_length()), bits))
 
     def split(self, node: Node, lower: Node, offset: int) -> None:
         """Hands what lies in `node` from its block number `offset` on to `lower`, its new rest."""
@@ -179,7 +172,8 @@ class Holdings:
         if not self.bits_anywhere(node):
             del self.columns[node]
 
-    def forget_hash(self, block_hash: int) -> None:
-        """The block left its last tier."""
-        del self.located[block_hash]
-        self.private.discard(block_hash)
+    def forget_all(self, hashes: Sequence[int]) -> None:
+        """The blocks left their last tier."""
+        self.located.drop(hashes)
+        if self.private:
+            self.private.difference_update(hashes)

@@ -63,20 +63,33 @@ class Ledger:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def locate(self, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
-        """The run that holds a known block, and the block's number in it. O(splits since it was last asked for)."""
-        location = holdings.located[block_hash]
+    def find(self, holdings: Holdings, block_hash: int) -> tuple[Node, int] | None:
+        """The run that holds a block, and the block's number in it; None if the publisher does not hold it.
+
+        O(splits since it was last asked for).
+        """
+        location = holdings.located.get(block_hash)
+        if location is None:
+            return None
         node = self._tree.nodes[location]
         while (offset := holdings.find(node, block_hash)) is None:
             assert node.cont is not None, "a location is stale"  # noqa: S101 - what `tree` proves cannot be
             node = node.cont
         if node.id != location:
-            holdings.located[block_hash] = node.id
+            holdings.located.move(block_hash, node.id)
         return node, offset
 
-    def after(self, holdings: Holdings, block_hash: int) -> Place:
-        """The point right after a known block."""
-        node, offset = self.locate(holdings, block_hash)
+    def locate(self, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
+        """The same of a block that the publisher holds."""
+        found = self.find(holdings, block_hash)
+        assert found is not None, "a block that is held is nowhere"  # noqa: S101 - for mypy
+        return found
+
+    def after(self, holdings: Holdings, block_hash: int) -> Place | None:
+        """The point right after a block; None if the publisher does not hold it."""
+        if (found := self.find(holdings, block_hash)) is None:
+            return None
+        node, offset = found
         return Place(node.root, node, node.start + offset + 1)
 
     def occupy(
@@ -114,7 +127,7 @@ class Ledger:
             if holdings.bits(tier, node) >> offset & 1:
                 holdings.release(tier, node, 1 << offset)
                 holdings.copies.forget(tier, block_hash)
-        holdings.forget_hash(block_hash)
+        holdings.forget_all([block_hash])
         self._tree.prune(node)
         applied.moved += 1
 
@@ -125,9 +138,9 @@ class Ledger:
 
         Returns how many, 0 if the group has no copy of the first.
         """
-        if hashes[at] not in holdings.located:
+        if (found := self.find(holdings, hashes[at])) is None:
             return 0
-        node, offset = self.locate(holdings, hashes[at])
+        node, offset = found
         length = holdings.side_by_side(node, offset, hashes, at) if at + 1 < len(hashes) else 1
         mask = ones(length) << offset
         if length > 1 and (not holdings.copies.are_usual(group) or holdings.bits(tier, node) & mask != mask):
@@ -155,8 +168,7 @@ class Ledger:
                     count += gone.bit_count()
                     for block_hash in members(hashes[: gone.bit_length()], gone):
                         holdings.copies.forget(tier, block_hash)
-            for block_hash in members(hashes, bits):
-                holdings.forget_hash(block_hash)
+            holdings.forget_all(members(hashes, bits))
         self._tree.prune(node)
         return count
 
@@ -164,10 +176,9 @@ class Ledger:
         """Clears bits, all of which are set, and forgets the blocks that left their last tier."""
         node, offset, length = segment
         holdings.release(tier, node, segment.mask())
-        elsewhere = holdings.bits(_OTHER[tier], node) >> offset
-        for number, block_hash in enumerate(hashes):
-            if not elsewhere >> number & 1:
-                holdings.forget_hash(block_hash)
+        gone = ones(length) & ~(holdings.bits(_OTHER[tier], node) >> offset)
+        if gone:
+            holdings.forget_all(members(hashes, gone))
         if offset + length == len(node.keys):
             self._tree.prune(node)
 
@@ -180,7 +191,7 @@ class Ledger:
             node.changed()
             kept = node.held[other].get(holdings, 0)
             if holdings.blocks[other]:
-                holdings.forget_hashes(node, bits & ~kept)
+                holdings.forget(node, bits & ~kept)
             if not kept:
                 del holdings.columns[node]
         holdings.blocks[tier] = holdings.given_up[tier] = 0

@@ -147,7 +147,7 @@ class Store:
         ):
             applied.malformed += 1
             return None
-        if not holdings.located.keys().isdisjoint(event.block_hashes):
+        if holdings.located.any_of(event.block_hashes):
             return self._store_mixed(holdings, place, event, applied)
         if place is None:
             self._put_aside(holdings, event, applied)
@@ -173,8 +173,8 @@ class Store:
             else:
                 self._insert(holdings, place, part, applied)
                 became_known += part.block_hashes
-            if end > at and event.block_hashes[end - 1] in holdings.located:
-                place = self._ledger.after(holdings, event.block_hashes[end - 1])
+            if end > at and (after := self._ledger.after(holdings, event.block_hashes[end - 1])) is not None:
+                place = after
             at = end
         return became_known
 
@@ -183,7 +183,7 @@ class Store:
         parent = event.parent_block_hash
         if parent is None:
             return self._tree.start(event.lora_name or holdings.model, event.block_size)
-        return self._ledger.after(holdings, parent) if parent in holdings.located else None
+        return self._ledger.after(holdings, parent)
 
     def _put_aside(self, holdings: Holdings, event: BlockStored, applied: Applied) -> None:
         assert event.parent_block_hash is not None, "a prompt's start has a place"  # noqa: S101 - for mypy
@@ -202,7 +202,8 @@ class Store:
         if clear:
             head = _part(event, 0, clear)
             self._insert(holdings, place, head, applied)
-            place = self._ledger.after(holdings, head.block_hashes[-1])
+            node, offset = self._ledger.locate(holdings, head.block_hashes[-1])
+            place = Place(node.root, node, node.start + offset + 1)
         tail = _part(event, clear, len(keys))
         extras = event_extras(tail.extra_keys, tail.lora_name) or {}
         for number, block_hash in enumerate(tail.block_hashes):
@@ -247,7 +248,7 @@ _PRIVATE: Final = 2
 
 def _stretch(holdings: Holdings, hashes: list[int], at: int) -> tuple[int, int]:
     """The sort of the block at `at`, and where the blocks of that sort that follow it end."""
-    if not at and not holdings.private and holdings.located.keys() >= set(hashes):
+    if not at and not holdings.private and holdings.located.all_of(hashes):
         return _KNOWN, len(hashes)
     sort = _sort(holdings, hashes[at])
     end = at + 1

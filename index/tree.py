@@ -10,8 +10,8 @@ the way of `cont`s. Whoever follows that way finds it, because no location is ev
 - A holder has a location for a block exactly as long as it holds the block in some tier, that is, has its bit.
 - A node, or the tail of a leaf, goes only when nobody has a bit in it; so no location leads there.
 - `cont` is a child, hence goes before its parent, and a block of it that somebody holds keeps the whole way to it.
-- Ids are not used twice, and a leaf that lost its tail (or its `cont`) and then grows again holds new blocks there,
-  which only new locations name.
+- A leaf that lost its tail (or its `cont`) and then grows again holds new blocks there, which only new locations name;
+  so does a run that got the id of one that has gone. Ids are used again to stay small.
 """
 
 from array import array
@@ -66,7 +66,7 @@ class Tree:
         self.nodes: dict[int, Node] = {}
         self.roots: dict[tuple[str, int], Root] = {}
         self._max_run_blocks = max_run_blocks
-        self._next_id = 0
+        self._free_ids: list[int] = []
 
     def start(self, namespace: str, block_size: int) -> Place:
         """Where prompts start; the root is remembered only once a run starts there."""
@@ -169,6 +169,7 @@ class Tree:
 
     def _drop(self, node: Node) -> None:
         del self.nodes[node.id]
+        self._free_ids.append(node.id)
         if self.leaves is not None:
             self.leaves.drop(node)
         parent, root = node.parent, node.root
@@ -198,10 +199,10 @@ class Tree:
             holder.split(node, lower, offset)
 
     def _new(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
-        node = Node(self._next_id, root, parent, keys)
+        number = self._free_ids.pop() if self._free_ids else len(self.nodes)
+        node = Node(number, root, parent, keys)
         node.used = self.clock
         if self.leaves is not None:
             self.leaves.add(node)
-        self._next_id += 1
         self.nodes[node.id] = node
         return node
