@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, intake_rows, proxy_rows
+from tests.bench import decision_rows, index_rows, intake_rows, proxy_rows, scale_rows
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -18,6 +18,7 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
     "index": lambda args: index_rows.rows(
         rounds=args.rounds, quick=args.quick, blocks=args.blocks, peers=not args.no_peers
     ),
+    "scale": lambda args: scale_rows.rows(rounds=args.rounds, quick=args.quick),
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
     "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
     "proxy": lambda args: proxy_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
@@ -45,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--only", type=_sections, default=list(_SECTIONS), metavar="SECTION,…", help=_names())
     parser.add_argument("--rounds", type=int, help=f"measurements per value, default {_ROUNDS}")
-    parser.add_argument("--blocks", type=int, help="of the index in total, default 200000")
+    parser.add_argument("--blocks", type=int, help="of the index in total, default 1000000")
     parser.add_argument("--quick", action="store_true", help="small and short: does it run, not how fast")
     parser.add_argument("--no-peers", action="store_true", help="ours alone; nothing is installed")
     parser.add_argument("--out", type=Path, default=index_rows.ROOT / "build/bench.json")

@@ -1,4 +1,7 @@
-"""One measurement of the index in a process of its own, so that its memory can be told: `PUBLISHERS BLOCKS` → JSON."""
+"""One measurement of the index in a process of its own, so that its memory can be told: `PUBLISHERS BLOCKS` → JSON.
+
+With a third argument, `free`: not kept on one core, and only what ingestion costs.
+"""
 
 import gc
 import sys
@@ -16,19 +19,17 @@ _GROUP = 0  # of the layers with full attention
 _RUNS = 40
 
 
-def measure(work: Workload) -> dict[str, float]:
+def measure(work: Workload, *, only_ingest: bool) -> dict[str, float]:
     """Every measure by name."""
     publishers = [Publisher(f"10.0.{number >> 8}.{number & 255}:8000", 0) for number in range(work.publishers)]
     frames = [(publishers[store.publisher], frame(store)) for store in work.stores]
     index = RadixIndex()
     for publisher in publishers:
         index.add_publisher(publisher, _MODEL)
-    return (
-        ingested(index, frames, work.blocks)
-        | looked_up(index, work)
-        | evicted(index, publishers, work)
-        | removed(index, publishers, work)
-    )
+    found = ingested(index, frames, work.blocks)
+    if only_ingest:
+        return found
+    return found | looked_up(index, work) | evicted(index, publishers, work) | removed(index, publishers, work)
 
 
 def frame(store: Store) -> bytes:
@@ -124,5 +125,8 @@ def removed(index: RadixIndex, publishers: list[Publisher], work: Workload) -> d
 
 
 if __name__ == "__main__":
-    stay_on_one_core()
-    sys.stdout.write(msgspec.json.encode(measure(workload(int(sys.argv[1]), int(sys.argv[2])))).decode())
+    free = sys.argv[3:] == ["free"]
+    if not free:
+        stay_on_one_core()
+    measured = measure(workload(int(sys.argv[1]), int(sys.argv[2])), only_ingest=free)
+    sys.stdout.write(msgspec.json.encode(measured).decode())

@@ -11,7 +11,7 @@ from tests.bench import environment
 from tests.bench.rows import Peer, Row, collected, row
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_BLOCKS: Final = 200_000
+_BLOCKS: Final = 1_000_000
 _QUICK_BLOCKS: Final = 8_000
 _PUBLISHERS: Final = (8, 64)
 _LOOKUP_PUBLISHERS: Final = 64
@@ -34,19 +34,28 @@ def rows(*, rounds: int, quick: bool, blocks: int | None, peers: bool) -> list[R
     peer_python = _peer() if peers else None
     made: list[Row] = []
     for publishers in _PUBLISHERS:
-        ours, theirs = [], []
-        for _ in range(rounds):
-            ours.append(_run(sys.executable, "tests.bench.index_ours", publishers, blocks))
-            if peer_python:
-                theirs.append(_run(peer_python, "tests.bench.index_dynamo", publishers, blocks))
-        peer = Peer(f"{environment.DYNAMO} RadixTree", collected(theirs))
-        values = collected(ours)
+        values, peer = _measured(rounds, peer_python, publishers, blocks)
         units = _INGEST | (_LOOKUP if publishers == _LOOKUP_PUBLISHERS else {})
         made += [
             row(f"index.{m}.p{publishers}{size}", unit, values[m], peer.name, peer.values.get(m, ()))
             for m, unit in units.items()
         ]
+        values, peer = _measured(rounds, peer_python, publishers, blocks, "free")
+        apply, theirs = values["apply"], peer.values.get("apply", ())
+        made.append(row(f"index.apply.free.p{publishers}{size}", _INGEST["apply"], apply, peer.name, theirs))
     return made
+
+
+def _measured(
+    rounds: int, peer_python: str | None, publishers: int, blocks: int, *how: str
+) -> tuple[dict[str, list[float]], Peer]:
+    """Ours and the peer's, in turns."""
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(_run(sys.executable, "tests.bench.index_ours", publishers, blocks, *how))
+        if peer_python:
+            theirs.append(_run(peer_python, "tests.bench.index_dynamo", publishers, blocks, *how))
+    return collected(ours), Peer(f"{environment.DYNAMO} RadixTree", collected(theirs))
 
 
 def _peer() -> str | None:
@@ -57,9 +66,9 @@ def _peer() -> str | None:
         return None
 
 
-def _run(python: str, module: str, publishers: int, blocks: int) -> dict[str, float]:
+def _run(python: str, module: str, publishers: int, blocks: int, *how: str) -> dict[str, float]:
     done = subprocess.run(
-        [python, "-m", module, str(publishers), str(blocks)],
+        [python, "-m", module, str(publishers), str(blocks), *how],
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,

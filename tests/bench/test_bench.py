@@ -12,10 +12,11 @@ from tests.bench.rows import Row, row
 EXPECTED = {
     *(
         f"index.{m}.p{p}.8k"
-        for m in ("apply", "frames", "memory", "evict", "evict.single", "remove_pod")
+        for m in ("apply", "apply.free", "frames", "memory", "evict", "evict.single", "remove_pod")
         for p in (8, 64)
     ),
     *(f"index.{m}.p64.8k" for m in ("match.shared", "match.one", "match.miss", "hash")),
+    *(f"scale.{m}.{blocks}k" for m in ("match.shared", "match.one", "match.miss", "remove_pod") for blocks in (32, 64)),
     *(f"decision.pods{pods}" for pods in (2, 16, 64)),
     *(f"intake.{measure}" for measure in ("delay.p50", "delay.p99", "rate", "cpu")),
 }
@@ -31,7 +32,7 @@ def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
         "--quick",
         "--no-peers",
         "--only",
-        "index,decision,intake",
+        "index,scale,decision,intake",
         "--out",
         str(out),
     ]
@@ -42,7 +43,11 @@ def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
     assert all(name in done.stdout for name in EXPECTED)
     for each in rows:
         assert each.value > 0 or each.name.startswith(DIFFERENCES)
-        assert (each.peer, each.peer_value, each.ratio, each.runs) == (None, None, None, 1)
+        assert each.runs == 1
+        if each.name.startswith("scale."):
+            assert each.ratio is not None
+        else:
+            assert (each.peer, each.peer_value, each.ratio) == (None, None, None)
 
 
 def test_a_ratio_is_ours_by_the_peers_median() -> None:
