@@ -115,7 +115,7 @@ class Locations:
         if len(hashes) < _FEW:
             return any(self._slot(block_hash) >= 0 for block_hash in hashes)
         probe = self._probe(hashes)
-        if not self._found(probe):
+        if not count_nonzero(probe.contents == probe.packed[:, None]):
             return False
         self._probed = None  # 0 is found in every empty slot; the next `put` is to look again
         return any(self._slot(block_hash) >= 0 for block_hash in hashes)
@@ -124,7 +124,8 @@ class Locations:
         """Whether all of the hashes, which differ, are there."""
         if len(hashes) < _FEW or 0 in hashes:
             return all(block_hash in self for block_hash in hashes)
-        missing = len(hashes) - self._found(self._probe(hashes))
+        probe = self._probe(hashes)
+        missing = len(hashes) - int(count_nonzero(probe.contents == probe.packed[:, None]))
         return not missing or missing == sum(map(self._overflow.__contains__, hashes))
 
     def packed(self, hashes: Sequence[int]) -> _Hashes:
@@ -225,10 +226,6 @@ class Locations:
 
     def _rows(self, packed: _Hashes) -> _Numbers:
         return (packed & self._row_mask).view(np.int64)
-
-    def _found(self, probe: _Probe) -> int:
-        """How many of the hashes, none of them 0, lie in the table."""
-        return int(count_nonzero(probe.contents == probe.packed[:, None]))
 
     def _double(self) -> None:
         """Splits each row in two, by the next bit of its hashes. O(table), some 10 ns a slot."""
