@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +34,25 @@ class _Loader(yaml.SafeLoader):
 
 def load(path: Path) -> Config:
     """Read and validate a YAML (or JSON) file. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ConfigError(f"{path}: {reason}") from error
-    try:
-        data = _Loader(text).get_single_data()
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {_yaml_reason(error)}") from error
-    except (ValueError, RecursionError) as error:  # PyYAML lets these through: 2026-99-99 looks like a date
-        raise ConfigError(f"{path}: not usable YAML: {error}") from error
+    data = yaml_data(path, _yaml_reason)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: $: expected a mapping such as `pods: [{{url: http://10.0.0.1:8000}}]`")
     return decode(data, source=str(path))
+
+
+def yaml_data(path: Path, reason: Callable[[yaml.YAMLError], str]) -> object:
+    """What a YAML file holds. Raises ConfigError; `reason` words what is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ConfigError(f"{path}: {why}") from None
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {reason(error)}") from None
+    except (ValueError, RecursionError) as error:  # PyYAML lets these through: 2026-99-99 looks like a date
+        raise ConfigError(f"{path}: {reason(yaml.YAMLError(f'not usable YAML: {error}'))}") from None
 
 
 def from_urls(urls: list[str]) -> Config:
@@ -61,10 +67,11 @@ def decode(data: dict[str, Any], *, source: str) -> Config:
     try:
         return msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_path_and_reason(error)}") from error
+        raise ConfigError(f"{source}: {path_and_reason(error)}") from error
 
 
-def _path_and_reason(error: msgspec.ValidationError) -> str:
+def path_and_reason(error: msgspec.ValidationError) -> str:
+    """`$.path: reason` of what msgspec refuses."""
     reason, at, place = str(error).rpartition(" - at `")
     if not at:
         return f"$: {error}"
@@ -82,4 +89,4 @@ def _yaml_reason(error: yaml.YAMLError) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: " + ", ".join(part for part in parts if part)
 
 
-__all__ = ["Config", "ConfigError", "PodConfig", "decode", "from_urls", "load"]
+__all__ = ["Config", "ConfigError", "PodConfig", "decode", "from_urls", "load", "path_and_reason", "yaml_data"]

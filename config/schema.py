@@ -29,11 +29,62 @@ class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
+def _require_both(cert: str | None, key: str | None) -> None:
+    if (cert is None) != (key is None):
+        raise ValueError("cert and key go together")
+
+
+class ServerTls(_Section, frozen=True):
+    """TLS of a listener, PEM files. `client_ca`: only clients with a certificate that it signed may connect."""
+
+    cert: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_both(self.cert, self.key)
+        if self.client_ca is not None and self.cert is None:
+            raise ValueError("client_ca needs cert and key beside it")
+
+
 class Listen(_Section, frozen=True):
     """Where the gateway serves. Port 0 takes any free port, which the start-up line then names."""
 
     host: str = "0.0.0.0"
     port: ListenPort = 8080
+    tls: ServerTls = ServerTls()
+
+
+class Admin(_Section, frozen=True):
+    """A listener of its own for what only operators ask; None: they ask where everybody does."""
+
+    host: str = "127.0.0.1"
+    port: ListenPort | None = None
+    tls: ServerTls = ServerTls()
+
+
+class Auth(_Section, frozen=True):
+    """`keys`: a file of API keys, of which every request then needs one; `open_metrics`: all but /metrics."""
+
+    keys: str | None = None
+    open_metrics: bool = False
+
+
+class UpstreamTls(_Section, frozen=True):
+    """How pods behind https:// are trusted, and what this gateway shows them. PEM files.
+
+    `ca`: who signed the pods' certificates; None: who the system trusts. `verify` false trusts anybody.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        _require_both(self.cert, self.key)
+        if self.ca is not None and not self.verify:
+            raise ValueError("ca and verify: false exclude each other")
 
 
 class PodConfig(_Section, frozen=True):
@@ -42,7 +93,7 @@ class PodConfig(_Section, frozen=True):
     `kv_events` and `kv_replay` name rank 0's endpoints; rank r is at port + r. Where `kv_events` is left out, the pod
     is asked (`GET /kv_event_sources`, vLLM ≥ 0.32). `p2p` is `HOST:PORT` of rank 0, exactly as the pod was told to
     advertise it: pods recognise each other by that very string. Left out, it is the host of `url` and the `p2p.port` of
-    the configuration.
+    the configuration. `api_key_file` or `api_key_env` says where the key is that the pod was started with.
     """
 
     url: str
@@ -51,10 +102,14 @@ class PodConfig(_Section, frozen=True):
     kv_replay: str | None = None
     p2p: str | None = None
     data_parallel_size: Positive = 1
+    api_key_file: str | None = None
+    api_key_env: str | None = None
     labels: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         http_address(self.url)
+        if self.api_key_file is not None and self.api_key_env is not None:
+            raise ValueError("api_key_file and api_key_env exclude each other")
         events = None if self.kv_events is None else self._first(tcp_address(self.kv_events))
         replay = None if self.kv_replay is None else self._first(tcp_address(self.kv_replay))
         if self.p2p is not None:
@@ -128,9 +183,16 @@ class Poll(_Section, frozen=True):
 
 
 class Limits(_Section, frozen=True):
-    """Bounds on one request. `attempts` counts the first try; a retry never goes to the same pod."""
+    """Bounds on requests. `attempts` counts the first try; a retry never goes to the same pod."""
 
     max_body: Positive = 64 * 1024 * 1024
+    max_request_line: Positive = 8192
+    max_header: Positive = 8192
+    max_headers: Positive = 128
+    max_concurrent: Positive | None = None
+    max_concurrent_per_pod: Positive | None = None
+    header_timeout: Seconds = 30.0
+    keep_alive: Seconds = 3600.0
     attempts: Positive = 3
     connect_timeout: Seconds = 2.0
     first_byte_timeout: Seconds = 600.0
@@ -157,6 +219,9 @@ class Config(_Section, frozen=True):
 
     pods: Annotated[tuple[PodConfig, ...], Meta(min_length=1)]
     listen: Listen = Listen()
+    admin: Admin = Admin()
+    auth: Auth = Auth()
+    upstream_tls: UpstreamTls = UpstreamTls()
     tokens: Tokens = Tokens()
     placement: Placement = Placement()
     p2p: P2P = P2P()

@@ -12,19 +12,26 @@ import structlog
 import zmq.asyncio
 from aiohttp import web
 
-from config.schema import Config
+from config.keys import load_keys
+from config.load import ConfigError
+from config.schema import Config, UpstreamTls
+from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
 from gateway.fleet import Fleet
+from gateway.gate import Gate
 from gateway.handler import Handler
 from gateway.intake import Intake, Turns
+from gateway.keys import Keys
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
 from gateway.proxy import Proxy
 from gateway.routes import Routes
 from gateway.subscriber import Subscriber
+from gateway.tls import client_context
 from gateway.tokens import Tokenizer
 from gateway.upstream import PodApi
+from gateway.watch import Watch
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.app")
@@ -38,7 +45,9 @@ class Gateway:
     """A wired gateway: what serves, what runs beside it, what drains it."""
 
     application: web.Application
+    admin: web.Application | None
     fleet: Fleet
+    watch: Watch
     handler: Handler
     pods: PodTable
     index: RadixIndex
@@ -47,7 +56,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(config: Config) -> AsyncIterator[Gateway]:
-    """Make every part; on exit close what was opened."""
+    """Make every part; on exit close what was opened. Raises ConfigError: a file that it names cannot be used."""
     index = RadixIndex(max_blocks=config.index.max_blocks)
     addresses = config.p2p_addresses()
     if unknown := [name for name, address in addresses.items() if address is None]:
@@ -55,11 +64,17 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     pods = PodTable(
         (Pod(spec, p2p=addresses[spec.name], breaker=config.breaker) for spec in config.pods),
         max_load_age=config.poll.max_age,
+        max_requests=config.limits.max_concurrent_per_pod,
     )
     metrics = Metrics(pods, index)
     limits = config.limits
+    watch = Watch(metrics)
+    keys = await _keys(config, watch)
+    credentials = Credentials(keyed=keys is not None)
+    await load_credentials(credentials, config.pods, watch)
+    tls = await client_context(config.upstream_tls, "$.upstream_tls", watch) if _speaks_tls(config) else True
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEPALIVE_S)
     zmq_context = zmq.asyncio.Context()
     session = aiohttp.ClientSession(
         connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
@@ -73,17 +88,27 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         await Subscriber(zmq_context, pod, source, intake=intake, turns=turns).run()
 
     async with session:
-        api = PodApi(session)
+        api = PodApi(session, credentials)
         decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
         handler = Handler(
             pods=pods,
             tokenizer=Tokenizer(api, config.tokens),
             decider=decider,
             proxy=Proxy(session, limits),
+            credentials=credentials,
             metrics=metrics,
             limits=limits,
         )
-        routes = Routes(handler=handler, pods=pods, index=index, decider=decider, metrics=metrics, limits=limits)
+        routes = Routes(
+            handler=handler,
+            gate=Gate(keys, most=limits.max_concurrent, open_metrics=config.auth.open_metrics),
+            pods=pods,
+            index=index,
+            decider=decider,
+            metrics=metrics,
+            limits=limits,
+        )
+        apart = config.admin.port is not None
         fleet = Fleet(
             pods=pods,
             poller=Poller(api, config.poll),
@@ -94,6 +119,31 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             probe=config.p2p.enabled and config.p2p.probe and len(config.pods) > 1,
         )
         try:
-            yield Gateway(routes.application(), fleet, handler, pods, index, metrics)
+            yield Gateway(
+                application=routes.application(admin=not apart),
+                admin=routes.admin_application() if apart else None,
+                fleet=fleet,
+                watch=watch,
+                handler=handler,
+                pods=pods,
+                index=index,
+                metrics=metrics,
+            )
         finally:
             zmq_context.destroy(linger=0)
+
+
+async def _keys(config: Config, watch: Watch) -> Keys | None:
+    if (file := config.auth.keys) is None:
+        return None
+    keys = Keys()
+    try:
+        await watch.add("keys", [file], lambda: load_keys(file), keys.replace)
+    except ConfigError as error:
+        raise ConfigError(f"$.auth.keys: {error}") from None
+    return keys
+
+
+def _speaks_tls(config: Config) -> bool:
+    """Reading whom the system trusts takes a while, so only where it is needed."""
+    return config.upstream_tls != UpstreamTls() or any(pod.url.lower().startswith("https:") for pod in config.pods)

@@ -62,8 +62,11 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(args: argparse.Namespace) -> int:
     config = _config(args)
     logs.configure(config.log)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, restore=args.restore))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, restore=args.restore))
+    except ConfigError as error:  # of a file that the configuration names
+        raise ConfigError(f"{args.config}: {error}") from error
     return 0
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from config.schema import P2P, Placement
-from gateway.errors import NoPodReady
+from gateway.errors import NoPodReady, Overloaded
 from gateway.openai import Endpoint, Peek
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
@@ -79,6 +79,10 @@ class Decider:
         tried = tried or {}
         pods = self._pods.serving(ask.model, frozenset(tried))
         if not pods:
+            if self._pods.overloaded(ask.model):
+                raise Overloaded(
+                    f"All pods that serve {ask.model!r} are at their limit.", code="overloaded", refused="pod_limit"
+                )
             raise NoPodReady(f"No pod that serves {ask.model!r} is ready.", code="no_pod_ready")
         by_url = {pod.url: pod for pod in pods}
         matched = self._match(ask, pods)

@@ -10,17 +10,21 @@ from typing import ClassVar
 
 
 class GatewayError(Exception):
-    """An answer in the making: HTTP status, OpenAI error type, a short machine-readable code."""
+    """An answer in the making: HTTP status, OpenAI error type, a short machine-readable code.
+
+    `refused` is the reason, as counted, where the gateway refuses what it could do.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
+    def __init__(self, message: str, *, code: str, param: str | None = None, refused: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.param = param
+        self.refused = refused
 
 
 class RequestError(GatewayError):
@@ -48,6 +52,37 @@ class BodyTimeout(RequestError):
     status = 408
 
 
+class HeadTimeout(RequestError):
+    """The request's headers did not arrive in time."""
+
+    status = 408
+
+
+class HeadTooLarge(RequestError):
+    """The request line or the headers are over their limits."""
+
+    status = 431
+
+
+class Unauthorized(RequestError):
+    """No API key, or none that is known."""
+
+    status = 401
+
+
+class Forbidden(RequestError):
+    """The API key does not reach that far."""
+
+    status = 403
+
+
+class RateLimited(GatewayError):
+    """The API key has as many requests under way as it may."""
+
+    status = 429
+    type = "rate_limit_error"
+
+
 class NoPodReady(GatewayError):
     """Nobody can serve now; somebody may soon."""
 
@@ -57,6 +92,10 @@ class NoPodReady(GatewayError):
 
 class Draining(NoPodReady):
     """This gateway is going away."""
+
+
+class Overloaded(NoPodReady):
+    """As many requests are under way as may be."""
 
 
 class PodError(GatewayError):

@@ -131,6 +131,7 @@ class Fleet:
             await self._pause(pod)
             try:
                 await self._poller.health(pod.url)
+                moves = pod.moves()
                 metrics = await self._poller.metrics(pod.url)
                 if (polled := polled + 1) % _MODELS_EVERY_POLLS == 0:
                     pod.models = await self._poller.models(pod.url)
@@ -146,6 +147,8 @@ class Fleet:
             failed = 0
             pod.suspect = False
             pod.load, pod.load_at = metrics.load, self._pods.clock()
+            for verdict in pod.audited(moves, metrics.counted, pod.load_at):
+                self._metrics.audits.labels(pod.name, verdict).inc()
 
     async def _probe(self, pod: Pod, rank: int) -> None:
         """Have the pod compute a prompt that all pods are given, so that their events show whether they agree."""

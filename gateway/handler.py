@@ -12,6 +12,7 @@ from aiohttp import web
 
 from config.schema import Limits
 from gateway import openai
+from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
 from gateway.errors import (
     BodyTimeout,
@@ -24,12 +25,14 @@ from gateway.errors import (
     PodTimeout,
     RequestError,
 )
+from gateway.gate import key_id, require_model
 from gateway.inject import remote_kv_source, with_kv_transfer_params
 from gateway.metrics import Metrics, Record
 from gateway.openai import Endpoint, Peek
 from gateway.pods import PodTable
 from gateway.proxy import Attempt, ClientLeftError, Proxy, to_pod
 from gateway.tokens import Tokenizer
+from index import Counted
 
 _log = structlog.get_logger("gateway.requests")
 CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
@@ -41,19 +44,28 @@ class Handler:
     """Serves chat and text completions."""
 
     def __init__(
-        self, *, pods: PodTable, tokenizer: Tokenizer, decider: Decider, proxy: Proxy, metrics: Metrics, limits: Limits
+        self,
+        *,
+        pods: PodTable,
+        tokenizer: Tokenizer,
+        decider: Decider,
+        proxy: Proxy,
+        credentials: Credentials,
+        metrics: Metrics,
+        limits: Limits,
     ) -> None:
         self._pods = pods
         self._tokenizer = tokenizer
         self._decider = decider
         self._proxy = proxy
+        self._credentials = credentials
         self._metrics = metrics
         self._limits = limits
         self.draining = False
 
     async def serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
-        record = Record(started=time.monotonic())
+        record = Record(started=time.monotonic(), key=key_id(request))
         try:
             if self.draining:
                 raise Draining("This gateway is shutting down.", code="draining")
@@ -74,7 +86,9 @@ class Handler:
     async def understand(self, request: web.Request, endpoint: Endpoint, body: bytes) -> Ask:
         """Peek at a body and get its prompt's token ids. Raises RequestError, ModelNotFound."""
         peek = openai.peek(body)
+        require_model(request, peek.model)
         model = self._model(peek)
+        require_model(request, model)
         pods = self._pods.serving(model)
         prompt = await self._tokenizer.tokenize(endpoint, peek, model, pods)
         return Ask(request[REQUEST_ID], endpoint, peek, model, prompt)
@@ -108,8 +122,12 @@ class Handler:
             params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
         rank = chosen.rank if len(pod.ranks) > 1 else None
         headers = to_pod(request.headers, ask.request_id, rank)
+        self._credentials.apply(headers, pod.url)
         attempt = Attempt(pod.url, request.path_qs, headers, _with_source(body, params))
-        with self._pods.leased(pod, chosen.rank, decision.uncached_tokens) as lease:
+        expected = None
+        if source is None and record.predicted_cached is not None and record.prompt_tokens is not None:
+            expected = Counted(record.prompt_tokens, record.predicted_cached)
+        with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
             try:
                 answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
             except PodError as error:
@@ -117,8 +135,10 @@ class Handler:
                 raise
             if record.broken:
                 lease.failed(self._pods.clock(), suspect=True)
-            elif source is None and record.predicted_cached is not None and record.reported_cached is not None:
-                stream.trust.compared(record.predicted_cached, record.reported_cached, self._pods.clock())
+            elif record.reported_cached is not None:
+                stream.audit.told()
+                if expected is not None:
+                    stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
             return answer
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
@@ -159,6 +179,7 @@ class Handler:
             "request",
             request_id=request[REQUEST_ID],
             path=request.path,
+            key=record.key or None,
             model=record.model,
             pod=record.pod,
             source=record.source or None,

@@ -43,6 +43,7 @@ class Record(Struct):
     reported_cached: int | None = None
     reported_completion: int | None = None
     broken: str = ""
+    key: str = ""
 
 
 class Metrics:
@@ -96,8 +97,21 @@ class Metrics:
             ["pod", "direction"],
             registry=r,
         )
+        self.audits = Counter(
+            f"{ns}_audits",
+            "Spans of requests whose prediction was held against the pod's counters, by result",
+            ["pod", "result"],
+            registry=r,
+        )
         self.pulls = Counter(f"{ns}_pulls", "Source choice by outcome", ["outcome"], registry=r)
         self.pulled_tokens = Counter(f"{ns}_pulled_tokens", "Tokens that a named source led by", ["source"], registry=r)
+        self.key_requests = Counter(
+            f"{ns}_key_requests", "Requests by API key and answer", ["key", "status"], registry=r
+        )
+        self.refused = Counter(f"{ns}_refused", "What this gateway refused, by reason", ["reason"], registry=r)
+        self.reloads = Counter(
+            f"{ns}_file_reloads", "Changed files that were read again, by result", ["file", "result"], registry=r
+        )
         self.retries = Counter(f"{ns}_retries", "Attempts that went to another pod", ["reason"], registry=r)
         self.broken = Counter(
             f"{ns}_broken_answers", "Answers that broke after their first byte", ["pod", "reason"], registry=r
@@ -129,6 +143,8 @@ class Metrics:
         model = record.model or "unknown"
         self.requests.labels(model, record.pod, record.status).inc()
         self.duration.labels(model).observe(now - record.started)
+        if record.key:
+            self.key_requests.labels(record.key, record.status).inc()
         if record.first_byte is not None and record.status == 200:
             self.ttft.labels(model, "named" if record.source else "none").observe(record.first_byte - record.started)
         if not record.pod:

@@ -17,7 +17,8 @@ from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
-from index import Cached, Publisher, Trust
+from index import Audit, Cached, Counted, Publisher, Trust
+from index.audit import Verdict
 from scorers import Candidate
 
 PodState = Literal["starting", "ready", "down"]
@@ -48,7 +49,8 @@ class Model(NamedTuple):
 class EventStream(Struct):
     """Where one publisher's event stream stands, and how far what came of it is believed.
 
-    The subscriber writes it, and answers do by what they report; placement, /pods and /metrics read it.
+    The subscriber writes it; answers do by what they report, and polls by what the pod's counters say where answers
+    report nothing. Placement, /pods and /metrics read it.
     """
 
     last_event_at: float | None = None
@@ -57,6 +59,7 @@ class EventStream(Struct):
     restarts: int = 0
     certain: bool = False
     trust: Trust = field(default_factory=Trust)
+    audit: Audit = field(default_factory=Audit)
 
 
 class Restored(NamedTuple):
@@ -80,17 +83,22 @@ class Lease:
     """One request placed on a pod, and what it does to the pod's books.
 
     Tokens are released at the first byte, the request at its end; both once. A lease belongs to the pod's incarnation
-    that it was taken from: a pod that returns starts from zero, and with a breaker of its own.
+    that it was taken from: a pod that returns starts from zero, and with a breaker of its own. `expected` is what the
+    pod's counters should make of the request, None where that cannot be predicted.
     """
 
-    __slots__ = ("_breaker", "_counts", "_ended", "_pod", "_tokens", "_trial")
+    __slots__ = ("_answered", "_audit", "_breaker", "_counts", "_ended", "_expected", "_pod", "_tokens", "_trial")
 
-    def __init__(self, pod: Pod, rank: int, tokens: int, now: float) -> None:
+    def __init__(self, pod: Pod, rank: int, tokens: int, now: float, expected: Counted | None = None) -> None:
         self._pod = pod
         self._breaker = pod.breaker
         self._trial = pod.breaker.began(now)
         self._counts = pod.in_flight[rank]
         self._tokens = tokens
+        self._expected = expected
+        self._audit = pod.streams[rank].audit
+        self._audit.sent()
+        self._answered = False
         self._ended = False
         self._counts.requests += 1
         self._counts.tokens += tokens
@@ -98,6 +106,9 @@ class Lease:
     def first_byte(self) -> None:
         """The pod answers: the prompt has been computed."""
         self._release_tokens()
+        if not self._answered:
+            self._answered = True
+            self._audit.answered(self._expected)
         self._breaker.succeeded(trial=self._trial)
         self._trial = False
 
@@ -113,6 +124,8 @@ class Lease:
         if not self._ended:
             self._ended = True
             self._release_tokens()
+            if not self._answered:
+                self._audit.failed()
             self._breaker.ended(trial=self._trial)
             self._counts.requests -= 1
 
@@ -165,9 +178,30 @@ class Pod:
         self.suspect = True
         self.wake.set()
 
+    def moves(self) -> dict[int, int]:
+        """What `audited` needs to know of the moment before a poll, per rank."""
+        return {rank: stream.audit.moves for rank, stream in self.streams.items()}
+
+    def audited(self, moves: Mapping[int, int], counted: Mapping[int, Counted], now: float) -> list[Verdict]:
+        """Hold predictions against the counters of a poll that began at `moves`; the verdicts of what was judged."""
+        verdicts: list[Verdict] = []
+        for rank, stream in self.streams.items():
+            finding = stream.audit.polled(moves[rank], counted.get(rank))
+            if finding is None:
+                continue
+            verdicts.append(finding.verdict)
+            if finding.verdict == "compared":
+                stream.trust.compared(finding.predicted, finding.reported, now)
+        return verdicts
+
     def rank_load(self, rank: int, oldest: float) -> Load:
         """The polled load, or all-unknown when it is older than `oldest`."""
         return self.load.get(rank, Load()) if self.load_at >= oldest else Load()
+
+    @property
+    def requests(self) -> int:
+        """How many this gateway has under way on it."""
+        return sum(counts.requests for counts in self.in_flight.values())
 
     @property
     def base_model(self) -> str:
@@ -179,11 +213,17 @@ class PodTable:
     """All configured pods, by name, and what is known between them."""
 
     def __init__(
-        self, pods: Iterable[Pod], *, max_load_age: float, clock: Callable[[], float] = time.monotonic
+        self,
+        pods: Iterable[Pod],
+        *,
+        max_load_age: float,
+        max_requests: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = {pod.name: pod for pod in pods}
         self.agreement = Agreement()
         self._max_load_age = max_load_age
+        self._max_requests = max_requests
         self.clock = clock
 
     def __iter__(self) -> Iterator[Pod]:
@@ -208,12 +248,20 @@ class PodTable:
     def serving(self, model: str, excluded: frozenset[str] = frozenset()) -> list[Pod]:
         """Ready pods for a model, best kind only: healthy ones; else suspect ones; else those with an open breaker.
 
-        A pod under suspicion is still better than no answer, so it drops out only while another can serve.
+        A pod under suspicion is still better than no answer, so it drops out only while another can serve. A pod with
+        as many requests as it may have serves no more of them.
         """
         now = self.clock()
         ready = [p for p in self if p.state == "ready" and model in p.models and p.name not in excluded]
+        if self._max_requests is not None:
+            ready = [pod for pod in ready if pod.requests < self._max_requests]
         admitted = [p for p in ready if p.breaker.admits(now)]
         return [p for p in admitted if not p.suspect] or admitted or ready
+
+    def overloaded(self, model: str) -> bool:
+        """Whether ready pods serve a model, and all have as many requests as they may."""
+        ready = [pod for pod in self if pod.state == "ready" and model in pod.models]
+        return self._max_requests is not None and bool(ready) and all(p.requests >= self._max_requests for p in ready)
 
     def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:
         """One candidate per rank. O(ranks)."""
@@ -228,9 +276,9 @@ class PodTable:
         ]
 
     @contextmanager
-    def leased(self, pod: Pod, rank: int, uncached_tokens: int) -> Iterator[Lease]:
+    def leased(self, pod: Pod, rank: int, uncached_tokens: int, expected: Counted | None = None) -> Iterator[Lease]:
         """A request under way on a pod for as long as the context lasts."""
-        lease = Lease(pod, rank, uncached_tokens, self.clock())
+        lease = Lease(pod, rank, uncached_tokens, self.clock(), expected)
         try:
             yield lease
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +18,19 @@ from config.schema import PodConfig, Poll, join_address, tcp_address
 from gateway.errors import PodRejected
 from gateway.pods import Load, Model
 from gateway.upstream import PodApi, decoded
+from index import Counted
 
 _NUMBER = rb"(\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)(?=\s|\Z)"  # finite and not negative; anything else says nothing
-_LOAD = re.compile(
-    rb"^vllm:(num_requests_waiting|num_requests_running|kv_cache_usage_perc)(?:\{([^}\n]*)\})? %b" % _NUMBER,
+# Prompt tokens, and in one or two parts what of them was cached. vLLM counts both with the first token; older ones when
+# the cache is asked; the oldest so too, under names that spoke of the GPU, and at first in blocks, which match nothing.
+_COUNTERS = (
+    ("prompt_tokens_total", "prompt_tokens_cached_total", ""),
+    ("prefix_cache_queries_total", "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
+    ("gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total", ""),
+)
+_READ = ["num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", *filter(None, chain(*_COUNTERS))]
+_SAMPLE = re.compile(
+    rb"^vllm:(%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), _NUMBER),
     re.MULTILINE,
 )
 _ENGINE = re.compile(rb'engine="(\d{1,9})"')
@@ -28,7 +38,6 @@ _STARTED = re.compile(rb"^process_start_time_seconds %b" % _NUMBER, re.MULTILINE
 # Ids any vocabulary has, enough of them for a block of any usual size.
 _PROBE = [100 + i % 300 for i in range(272)]
 _PROBE_S = 60.0  # a pod that has just started compiles first
-_FIELDS = {b"num_requests_waiting": "waiting", b"num_requests_running": "running", b"kv_cache_usage_perc": "kv_usage"}
 
 
 class Metrics(NamedTuple):
@@ -36,6 +45,7 @@ class Metrics(NamedTuple):
 
     load: dict[int, Load]
     started: float | None
+    counted: dict[int, Counted]
 
 
 class EventSource(NamedTuple):
@@ -74,7 +84,7 @@ class Poller:
         await self._get(url, "/health")
 
     async def metrics(self, url: str) -> Metrics:
-        """The load per rank, and when the process started."""
+        """The load and the counters per rank, and when the process started."""
         return parse_metrics(await self._get(url, "/metrics"))
 
     async def models(self, url: str) -> dict[str, Model]:
@@ -121,18 +131,32 @@ class Poller:
 def parse_metrics(page: bytes) -> Metrics:
     """O(len(page)). Ranks are vLLM's `engine` labels; a page without them speaks of rank 0."""
     values: dict[int, dict[str, float]] = {}
-    for name, labels, value in _LOAD.findall(page):
+    for name, labels, value in _SAMPLE.findall(page):
         engine = _ENGINE.search(labels)
-        values.setdefault(int(engine[1]) if engine else 0, {})[_FIELDS[name]] = float(value)
+        values.setdefault(int(engine[1]) if engine else 0, {})[name.decode()] = float(value)
     started = _STARTED.search(page)
-    return Metrics({rank: _load(found) for rank, found in values.items()}, float(started[1]) if started else None)
+    return Metrics(
+        {rank: load for rank, found in values.items() if (load := _load(found)) != Load()},
+        float(started[1]) if started else None,
+        {rank: counted for rank, found in values.items() if (counted := _counted(found))},
+    )
 
 
 def _load(found: Mapping[str, float]) -> Load:
-    waiting, running = found.get("waiting"), found.get("running")
+    waiting, running = found.get("num_requests_waiting"), found.get("num_requests_running")
     return Load(
-        None if waiting is None else int(waiting), None if running is None else int(running), found.get("kv_usage")
+        None if waiting is None else int(waiting),
+        None if running is None else int(running),
+        found.get("kv_cache_usage_perc"),
     )
+
+
+def _counted(found: Mapping[str, float]) -> Counted | None:
+    """The first pair of counters that the page has."""
+    for prompt, cached, more in _COUNTERS:
+        if prompt in found and cached in found:
+            return Counted(int(found[prompt]), int(found[cached] + found.get(more, 0)))
+    return None
 
 
 def _reachable(told: str | None, pod_host: str) -> str | None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler as Next
+from aiohttp.typedefs import Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.schema import Limits, join_address
 from gateway import openai, snapshot
+from gateway.answers import error_answer
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError
+from gateway.gate import ADMIN_PATHS, Gate, may_use
 from gateway.handler import CLIENT_LEFT_STATUS, REQUEST_ID, Handler, read_body, request_id
 from gateway.metrics import TIER_NAMES, Metrics
 from gateway.openai import Endpoint
@@ -24,41 +27,88 @@ from gateway.proxy import ClientLeftError
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.routes")
-_Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_RETRY_AFTER_S = "1"
 
 
 class Routes:
-    """All HTTP of the gateway."""
+    """All HTTP of the gateway: what clients ask, and what operators ask, together or each on its own listener."""
 
     def __init__(
-        self, *, handler: Handler, pods: PodTable, index: RadixIndex, decider: Decider, metrics: Metrics, limits: Limits
+        self,
+        *,
+        handler: Handler,
+        gate: Gate,
+        pods: PodTable,
+        index: RadixIndex,
+        decider: Decider,
+        metrics: Metrics,
+        limits: Limits,
     ) -> None:
         self._handler = handler
+        self._gate = gate
         self._pods = pods
         self._index = index
         self._decider = decider
         self._metrics = metrics
         self._limits = limits
 
-    def application(self) -> web.Application:
-        """An aiohttp application with every route."""
-        app = web.Application(middlewares=[_errors], client_max_size=self._limits.max_body)
+    def application(self, *, admin: bool) -> web.Application:
+        """An aiohttp application with the routes for clients, and those for operators too if `admin`."""
+        app = self._application(self._gate.middlewares())
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self.chat_completions),
                 web.post("/v1/completions", self.completions),
                 web.get("/v1/models", self.models),
                 web.get("/v1/models/{model:.+}", self.model),
-                web.get("/health", self.health),
-                web.get("/ready", self.ready),
-                web.get("/metrics", self.metrics),
-                web.get("/pods", self.pods),
-                web.post("/explain", self.explain),
-                web.get(snapshot.PATH, self.snapshot),
+                *(self._for_operators() if admin else ()),
             ]
         )
         return app
+
+    def admin_application(self) -> web.Application:
+        """One with the routes for operators only. It asks for no key: who reaches its listener is one."""
+        app = self._application([])
+        app.add_routes(self._for_operators())
+        return app
+
+    def _application(self, middlewares: list[Middleware]) -> web.Application:
+        app = web.Application(middlewares=[self._errors, *middlewares], client_max_size=self._limits.max_body)
+        app.add_routes([web.get("/health", self.health), web.get("/ready", self.ready)])
+        return app
+
+    def _for_operators(self) -> list[web.RouteDef]:
+        served = {
+            "/metrics": web.get("/metrics", self.metrics),
+            "/pods": web.get("/pods", self.pods),
+            "/explain": web.post("/explain", self.explain),
+            snapshot.PATH: web.get(snapshot.PATH, self.snapshot),
+        }
+        return [served[path] for path in ADMIN_PATHS]
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        request[REQUEST_ID] = request_id(request)
+        try:
+            return await handler(request)
+        except GatewayError as error:
+            if error.refused is not None:
+                self._metrics.refused.labels(error.refused).inc()
+            answer = error_answer(error, status=error.status)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            answer = error_answer(
+                RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request"),
+                status=error.status,
+            )
+            answer.headers.update({n: v for n, v in error.headers.items() if n == hdrs.ALLOW})
+        except (ConnectionError, ClientLeftError):
+            return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
+            _log.exception("unexpected error", request_id=request[REQUEST_ID], path=request.path)
+            answer = error_answer(GatewayError("The gateway failed unexpectedly.", code="internal_error"), status=500)
+        answer.headers["x-request-id"] = request[REQUEST_ID]
+        return answer
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """Chat, JSON or SSE."""
@@ -68,17 +118,17 @@ class Routes:
         """Text completion of a text, token ids, or a batch of either."""
         return await self._handler.serve(request, "completions")
 
-    async def models(self, _: web.Request) -> web.Response:
-        """The union of what the pods serve, each entry as its pod states it."""
-        cards = self._cards()
+    async def models(self, request: web.Request) -> web.Response:
+        """The union of what the pods serve and the key may use, each entry as its pod states it."""
+        cards = self._cards(request)
         return _json({"object": "list", "data": list(cards.values())})
 
     async def model(self, request: web.Request) -> web.Response:
         """One entry of /v1/models."""
-        card = self._cards().get(request.match_info["model"])
+        card = self._cards(request).get(request.match_info["model"])
         if card is None:
             error = RequestError("The model does not exist.", code="model_not_found", param="model")
-            return _error(error, status=404)
+            return error_answer(error, status=404)
         return _json(card)
 
     async def health(self, _: web.Request) -> web.Response:
@@ -124,8 +174,9 @@ class Routes:
                 request.transport.abort()  # cut off, it is not taken for whole
         return answer
 
-    def _cards(self) -> dict[str, msgspec.Raw]:
-        return {m: msgspec.Raw(pods[0].models[m].card) for m, pods in self._pods.models().items()}
+    def _cards(self, request: web.Request) -> dict[str, msgspec.Raw]:
+        models = self._pods.models().items()
+        return {m: msgspec.Raw(pods[0].models[m].card) for m, pods in models if may_use(request, m)}
 
     def _pod(self, pod: Pod) -> dict[str, Any]:
         now = time.monotonic()
@@ -183,37 +234,6 @@ def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     line |= {f: min(known(f), default=None) for f in ("accuracy", "credit")}
     line["certain"] = bool(ranks) and all(rank["certain"] for rank in ranks)
     return line
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: _Next) -> web.StreamResponse:
-    request[REQUEST_ID] = request_id(request)
-    try:
-        return await handler(request)
-    except GatewayError as error:
-        answer = _error(error, status=error.status)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        answer = _error(
-            RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request"),
-            status=error.status,
-        )
-        answer.headers.update({n: v for n, v in error.headers.items() if n == hdrs.ALLOW})
-    except (ConnectionError, ClientLeftError):
-        return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; an exception would be logged as a fault
-    except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
-        _log.exception("unexpected error", request_id=request[REQUEST_ID], path=request.path)
-        answer = _error(GatewayError("The gateway failed unexpectedly.", code="internal_error"), status=500)
-    answer.headers["x-request-id"] = request[REQUEST_ID]
-    return answer
-
-
-def _error(error: GatewayError, *, status: int) -> web.Response:
-    answer = web.Response(status=status, body=openai.error_body(error), content_type="application/json")
-    if status == 503:
-        answer.headers[hdrs.RETRY_AFTER] = _RETRY_AFTER_S
-    return answer
 
 
 def _json(value: object, *, status: int = 200) -> web.Response:

@@ -1,4 +1,4 @@
-"""The border between this gateway and its pods: aiohttp's exceptions come in, `PodError`s go out."""
+"""The border between this gateway and its pods: aiohttp's and `wire`'s exceptions come in, `PodError`s go out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
+from gateway.credentials import Credentials
 from gateway.errors import PodDisconnected, PodRejected, PodTimeout, PodUnavailable, PodUnreachable
+from gateway.wire import ConnectError, WireError
 
 T = TypeVar("T")
 
@@ -25,21 +27,24 @@ async def pod_io(where: str, *, deadline: float) -> AsyncIterator[asyncio.Timeou
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             raise PodUnreachable(f"{where}: no connection within the deadline", code="pod_unreachable") from error
         raise PodTimeout(f"{where}: no answer within the deadline", code="pod_timeout") from error
+    except ConnectError as error:
+        raise PodUnreachable(f"{where}: {error}", code="pod_unreachable") from error
     except aiohttp.ClientConnectorError as error:
         raise PodUnreachable(f"{where}: {error.strerror or error}", code="pod_unreachable") from error
-    except (aiohttp.ClientError, ConnectionError) as error:
+    except (aiohttp.ClientError, WireError, ConnectionError) as error:
         raise PodDisconnected(f"{where}: {str(error) or type(error).__name__}", code="pod_disconnected") from error
 
 
 class PodApi:
     """Small control-plane calls to pods: a deadline each, JSON decoded into the caller's type."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, credentials: Credentials | None = None) -> None:
         self._session = session
+        self._credentials = credentials or Credentials()
 
     async def get(self, url: str, path: str, *, timeout: float) -> bytes:  # noqa: ASYNC109 - a deadline for the call, applied in pod_io
         """The body of a 200. Raises PodError."""
-        return await self._call("GET", url + path, timeout, None)
+        return await self._call("GET", url, path, timeout, None, {})
 
     async def post(
         self,
@@ -52,11 +57,14 @@ class PodApi:
     ) -> bytes:
         """Post JSON; the body of a 200. Raises PodError."""
         sent = {"Content-Type": "application/json", **(headers or {})}
-        return await self._call("POST", url + path, timeout, body, sent)
+        return await self._call("POST", url, path, timeout, body, sent)
 
     async def _call(
-        self, method: str, where: str, deadline: float, body: bytes | None, headers: Mapping[str, str] | None = None
+        self, method: str, url: str, path: str, deadline: float, body: bytes | None, headers: dict[str, str]
     ) -> bytes:
+        where = url + path
+        if (authorization := self._credentials.of(url)) is not None:
+            headers["Authorization"] = authorization
         async with (
             pod_io(where, deadline=deadline),
             self._session.request(method, where, data=body, headers=headers) as answer,

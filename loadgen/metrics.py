@@ -14,6 +14,7 @@ _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 # Counters by vLLM's name, and what the engines call them.
 _COUNTERS: Final = {
     "vllm:prompt_tokens": "prompt tokens",
+    "vllm:prompt_tokens_cached": "cached",
     "vllm:generation_tokens": "generation tokens",
     "vllm:num_preemptions": "preemptions",
 }

@@ -163,6 +163,7 @@ class Scheduler:
         p2p = min(sequence.landed.p2p, reused - host)
         sequence.cached = Cached(reused - host - p2p, host, p2p)
         self.counts["prompt tokens"] += sequence.prompt_tokens
+        self.counts["cached"] += sum(sequence.cached)
         for source, tokens in sequence.cached._asdict().items():
             self.counts[f"cached {source}"] += tokens
 

@@ -11,13 +11,15 @@ from scorers.base import Candidate, Fraction, PlacementRequest, Weight, require_
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="prefix"):
     """Share of the prompt that the pod would not have to compute, cheaper tiers counting for more.
 
-        score = min(1, (hot + cpu_weight · max(0, credit · any - hot)) ÷ prompt tokens),
-        hot   = max(credit · gpu, speculative)
+        score = min(1, (hot + cpu_weight · max(0, belief · any - hot)) ÷ prompt tokens),
+        hot   = max(belief · gpu, speculative),
+        belief = credit ÷ the largest credit of all candidates
 
     all in contiguous tokens from the first block. The second term is what continues from the CPU tier. Speculative
-    tokens count as GPU ones: the request they come from is about to leave its whole prompt there. `credit` is how far
-    the pod's claims are believed. No tokens known (or
-    an empty prompt): 0 for all, so that the other scorers decide.
+    tokens count as GPU ones: the request they come from is about to leave its whole prompt there. Belief is relative,
+    because doubt that all candidates share says nothing about which of them to choose: taken absolutely it would only
+    give up prefixes for shorter queues, where most claims still come true. No tokens known (or an empty prompt): 0 for
+    all, so that the other scorers decide.
 
     Source: the reference router's published rule (tier weights GPU 1.0, CPU 0.8 … 0.9). O(candidates).
     """
@@ -38,8 +40,9 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         prompt_tokens = request.prompt_tokens
         if not prompt_tokens:
             return [0.0] * len(candidates)
-        return [min(1.0, self._credit(candidate) / prompt_tokens) for candidate in candidates]
+        best = max((candidate.credit for candidate in candidates), default=0.0) or 1.0
+        return [min(1.0, self._worth(candidate, candidate.credit / best) / prompt_tokens) for candidate in candidates]
 
-    def _credit(self, candidate: Candidate) -> float:
-        hot = max(candidate.credit * candidate.gpu_tokens, candidate.speculative_tokens)
-        return hot + self.cpu_weight * max(0.0, candidate.credit * candidate.any_tokens - hot)
+    def _worth(self, candidate: Candidate, belief: float) -> float:
+        hot = max(belief * candidate.gpu_tokens, candidate.speculative_tokens)
+        return hot + self.cpu_weight * max(0.0, belief * candidate.any_tokens - hot)

@@ -101,7 +101,8 @@ def test_every_metric_that_says_how_the_fleet_does_is_shown(
     unshown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in labels} - {
         name.removesuffix("_bucket") for name in shown
     }
-    assert unshown == {"p2p_gateway_build_info", "p2p_gateway_restores_total"}  # of a process, not of its traffic
+    of_a_process = {"build_info", "restores_total", "file_reloads_total"}  # and not of its traffic
+    assert unshown == {f"p2p_gateway_{name}" for name in of_a_process}
 
 
 def test_counters_are_shown_as_rates(panels: list[dict[str, Any]]) -> None:

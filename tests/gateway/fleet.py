@@ -71,6 +71,7 @@ class Front:
 
     def __init__(self, server: Running, http: aiohttp.ClientSession) -> None:
         self.url = server.url
+        self.operators_url = server.admin_url or server.url
         self.parts: Gateway = server.gateway
         self.http = http
 
@@ -99,15 +100,14 @@ class Front:
 
     async def pods(self) -> dict[str, Any]:
         """Rows of /pods by pod URL."""
-        return {row["url"]: row for row in (await self.get("/pods")).json["pods"]}
+        return {row["url"]: row for row in (await self._operator_gets("/pods")).json["pods"]}
 
     async def row(self, pod: Any) -> Any:
         return (await self.pods())[pod.url]
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of the samples of /metrics that carry these labels."""
-        answer = await self.get("/metrics")
-        assert answer.status == 200, answer.body
+        answer = await self._operator_gets("/metrics")
         page = answer.body.decode()
         return sum(
             sample.value
@@ -115,6 +115,12 @@ class Front:
             for sample in family.samples
             if sample.name == f"p2p_gateway_{name}" and labels.items() <= sample.labels.items()
         )
+
+    async def _operator_gets(self, path: str) -> Answer:
+        async with self.http.get(self.operators_url + path) as got:
+            answer = Answer(got.status, got.headers, await got.read())
+        assert answer.status == 200, answer.body
+        return answer
 
     async def until_ready(self, count: int) -> None:
         """Return when so many pods can serve."""
@@ -184,19 +190,30 @@ def configuration(pods: Sequence[Any], **sections: Any) -> Config:
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
+async def client(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=DEADLINE_S), auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        timeout=aiohttp.ClientTimeout(total=DEADLINE_S),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        **options,
     ) as http:
         yield http
 
 
 @asynccontextmanager
 async def serving(
-    pods: Sequence[Any], *, ready: int | None = None, restore: str | None = None, **sections: Any
+    pods: Sequence[Any],
+    *,
+    ready: int | None = None,
+    restore: str | None = None,
+    session: Mapping[str, Any] | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Front]:
-    """A gateway in front of `pods`, entered when `ready` of them (by default all) can serve."""
-    async with running(configuration(pods, **sections), restore=restore) as server, client() as http:
+    """A gateway in front of `pods`, entered when `ready` of them (by default all) can serve.
+
+    `session`: what the client's session is made with, such as headers that it always sends.
+    """
+    async with running(configuration(pods, **sections), restore=restore) as server, client(**session or {}) as http:
         front = Front(server, http)
         await front.until_ready(len(pods) if ready is None else ready)
         yield front

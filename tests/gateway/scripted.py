@@ -1,6 +1,7 @@
 """A pod that answers as a test tells it to, for what a well-behaved pod does not do on the wire."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ vllm:kv_cache_usage_perc{engine="0"} 0.0
 
 
 class Arrived(NamedTuple):
-    """One POST."""
+    """One request."""
 
     path: str
     headers: dict[str, str]  # names in lower case
@@ -31,8 +32,9 @@ class ScriptedPod:
 
     def __init__(self, scripts: dict[str, Script]) -> None:
         self.url = ""
+        self.asked: list[Arrived] = []  # GETs
         self.scripts = scripts
-        self.requests: list[Arrived] = []
+        self.requests: list[Arrived] = []  # POSTs
         self.p2p_host, self.p2p_port = "127.0.0.1", 1  # where nobody pulls
 
 
@@ -83,8 +85,11 @@ def models(*cards: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def scripted(**scripts: Script) -> AsyncIterator[ScriptedPod]:
-    """A scripted pod; `completions`, `chat`, `tokenize`, `models`, `metrics`, `sources`, `health` name the paths."""
+async def scripted(*, tls: ssl.SSLContext | None = None, **scripts: Script) -> AsyncIterator[ScriptedPod]:
+    """A scripted pod, behind https if `tls`.
+
+    `completions`, `chat`, `tokenize`, `models`, `metrics`, `sources`, `health` name the paths.
+    """
     paths = {
         "health": "/health",
         "models": "/v1/models",
@@ -98,9 +103,9 @@ async def scripted(**scripts: Script) -> AsyncIterator[ScriptedPod]:
     pod = ScriptedPod({paths[name]: script for name, script in (defaults | scripts).items()})
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        if request.method == "POST":
-            headers = {name.lower(): value for name, value in request.headers.items()}
-            pod.requests.append(Arrived(request.path_qs, headers, await request.read()))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        arrived = pod.requests if request.method == "POST" else pod.asked
+        arrived.append(Arrived(request.path_qs, headers, await request.read()))
         script = pod.scripts.get(request.path)
         return await script(request) if script is not None else web.Response(status=404)
 
@@ -109,9 +114,9 @@ async def scripted(**scripts: Script) -> AsyncIterator[ScriptedPod]:
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         pod.p2p_port = runner.addresses[0][1]
-        pod.url = f"http://127.0.0.1:{pod.p2p_port}"
+        pod.url = f"{'https' if tls else 'http'}://127.0.0.1:{pod.p2p_port}"
         yield pod
     finally:
         await runner.cleanup()

@@ -144,6 +144,53 @@ def test_a_bad_file_ends_it_with_3_and_one_line(
 
 
 @pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"auth": {"keys": "none"}}, "$.auth.keys: none: No such file or directory"),
+        ({"auth": {"keys": "text"}}, "$.auth.keys: text: $: expected a mapping"),
+        ({"auth": {"keys": "."}}, "$.auth.keys: .: Is a directory"),
+        ({"listen": {"tls": {"cert": "none", "key": "text"}}}, "$.listen.tls.cert: none: No such file or directory"),
+        ({"listen": {"tls": {"cert": "text", "key": "none"}}}, "$.listen.tls.key: none: No such file or directory"),
+        ({"listen": {"tls": {"cert": "text", "key": "text"}}}, "$.listen.tls: text and text are no pair of"),
+        ({"listen": {"tls": {"cert": "text"}}}, "$.listen.tls: cert and key go together"),
+        ({"listen": {"tls": {"client_ca": "text"}}}, "$.listen.tls: client_ca needs cert and key"),
+        (
+            {"listen": {"tls": {"cert": "text", "key": "text", "client_ca": "text"}}},
+            "$.listen.tls.client_ca: text: no certificates in PEM",
+        ),
+        ({"admin": {"port": 0, "tls": {"cert": "none", "key": "none"}}}, "$.admin.tls.cert: none: No such file"),
+        ({"upstream_tls": {"ca": "none"}}, "$.upstream_tls.ca: none: No such file or directory"),
+        ({"upstream_tls": {"ca": "text", "verify": False}}, "$.upstream_tls: ca and verify: false exclude each other"),
+        ({"upstream_tls": {"cert": "none", "key": "none"}}, "$.upstream_tls.cert: none: No such file or directory"),
+        (
+            {"pods": [*PODS, {"url": "http://h:1", "api_key_file": "none"}]},
+            "$.pods[1].api_key_file: none: No such file",
+        ),
+        ({"pods": [{"url": "http://h:1", "api_key_file": "text"}]}, "$.pods[0].api_key_file: text: not one line"),
+        ({"pods": [{"url": "http://h:1", "api_key_env": "NOT_SET_"}]}, "$.pods[0].api_key_env: NOT_SET_: not set"),
+        ({"pods": [{"url": "http://h:1", "api_key_env": "A", "api_key_file": "b"}]}, "exclude each other"),
+        ({"limits": {"max_concurrent": 0}}, "$.limits.max_concurrent"),
+    ],
+)
+def test_files_that_it_cannot_use_end_it_with_3_and_one_line(
+    section: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("two words, and a-secret")
+    Path("gateway.yaml").write_text(yaml.safe_dump({"pods": PODS} | section))
+    assert main(["--config", "gateway.yaml"]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("p2p-gateway: gateway.yaml: ")
+    assert says in told
+    assert told.count("\n") == 1
+    assert "a-secret" not in told
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ([], "no pods"),

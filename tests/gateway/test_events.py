@@ -1,5 +1,6 @@
 """From what pods announce to what the gateway knows of them."""
 
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from tests.gateway.fleet import (
     serving,
     simulated,
     spec,
+    text_body,
     until,
     warm,
 )
@@ -182,6 +184,28 @@ async def test_a_restarted_engine_starts_from_nothing() -> None:
         row = await front.row(pod)
         assert (row["last_seq"], row["gaps"]) == (pod.next_seq() - 1, 0)
         assert row["cached_blocks"] == {"gpu": 6, "cpu": 6}
+
+
+async def test_of_a_pod_that_was_killed_no_claim_outlives_its_first_event_without_replay_either() -> None:
+    async with fleet(pod=NO_REPLAY) as (front, (pod,)):
+        await followed(front, pod)
+        old = [ids(100, salt=number) for number in range(5)]
+        for prompt in old:
+            await warm(pod, prompt)
+            await until_cached(front, prompt, 96)
+        await pod.kill()
+        await pod.restart()
+        salts = count(100)
+
+        async def heard() -> bool:
+            new = ids(100, salt=next(salts))
+            await warm(pod, new)
+            answer = await front.post("/explain", text_body(new))  # 503 as long as the pod is taken for dead
+            return answer.status == 200 and answer.json["candidates"][0]["cached_tokens"]["any"] > 0
+
+        await until(heard)
+        assert [(await cached(front, prompt))["any"] for prompt in old] == [0] * 5
+        assert (await front.row(pod))["state"] == "ready"
 
 
 async def test_a_cleared_gpu_leaves_the_cpu_tier() -> None:

@@ -3,11 +3,23 @@
 import gzip
 import json
 import re
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.gateway.fleet import MODEL, QUEUE_ONLY, completions, fleet, ids, serving, spec, text_body, warm
+from tests.gateway.fleet import (
+    MODEL,
+    QUEUE_ONLY,
+    completions,
+    connection,
+    fleet,
+    ids,
+    serving,
+    spec,
+    text_body,
+    warm,
+)
 from tests.gateway.scripted import says, scripted
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -119,6 +131,51 @@ async def test_steering_and_hop_by_hop_headers_stop_here() -> None:
     assert not {name.lower() for name in stopped} & arrived.keys()
     assert {name: arrived.get(name) for name in kept} == kept
     assert arrived["host"] == pod.url.removeprefix("http://")
+
+
+async def test_only_configured_pods_are_contacted_whatever_the_request_line_and_host_say() -> None:
+    body = json.dumps(text_body([1])).encode()
+    async with (
+        scripted(completions=OK) as pod,
+        scripted(completions=OK) as stranger,
+        serving([pod]) as front,
+    ):
+        host = stranger.url.removeprefix("http://").encode()
+        for line in (
+            b"POST %b/v1/completions HTTP/1.1" % stranger.url.encode(),
+            b"POST //%b/v1/completions HTTP/1.1" % host,
+            b"POST /v1/completions?url=%b HTTP/1.1" % stranger.url.encode(),
+            b"POST @%b/v1/completions HTTP/1.1" % host,
+            b"POST /v1/completions#@%b HTTP/1.1" % host,
+            b"CONNECT %b HTTP/1.1" % host,
+        ):
+            async with connection(front) as (reader, writer):
+                headers = b"Host: %b\r\nForwarded: host=%b\r\nX-Forwarded-Host: %b\r\nConnection: close\r\n" % (
+                    (host,) * 3
+                )
+                writer.write(b"%b\r\n%bContent-Length: %d\r\n\r\n%b" % (line, headers, len(body), body))
+                assert (await reader.readline()).startswith(b"HTTP/1.")
+        for arrived in pod.requests:
+            assert arrived.headers["host"] == pod.url.removeprefix("http://")
+    assert (stranger.requests, stranger.asked) == ([], [])
+
+
+@pytest.mark.usefixtures("ties_go_to_the_first")
+async def test_no_field_of_a_body_chooses_a_pod_a_rank_or_a_source() -> None:
+    async with fleet(2, pod={"ranks": 2}, placement=QUEUE_ONLY) as (front, (first, second)):
+        steered: dict[str, Any] = {
+            "data_parallel_rank": 1,
+            "kv_transfer_params": STOLEN,
+            "remote_kv_source": STOLEN["remote_kv_source"],
+            "pod": second.url,
+            "x-gateway-pod": second.url,
+            "metadata": {"x-data-parallel-rank": "1"},
+        }
+        plain, sent = await front.complete(ids(64)), await front.complete(ids(64), **steered)
+        assert plain.pod == sent.pod == first.url
+        assert (plain.source, sent.source) == (None, None)
+    assert [request.headers["x-data-parallel-rank"] for request in completions(first)] == ["0", "0"]
+    assert b"kv_transfer_params" not in completions(first)[-1].body
 
 
 async def test_headers_that_any_connection_header_names_stop_here() -> None:

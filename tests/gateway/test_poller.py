@@ -70,11 +70,55 @@ def test_the_order_and_number_of_labels_is_the_pods() -> None:
     ],
 )
 def test_what_a_page_does_not_say_is_unknown(page: bytes) -> None:
-    assert parse_metrics(page) == ({}, None)
+    assert parse_metrics(page) == ({}, None, {})
 
 
 def test_a_series_that_is_missing_leaves_the_others() -> None:
     assert parse_metrics(b'vllm:num_requests_running{engine="0"} 2.0\n').load == {0: Load(None, 2, None)}
+
+
+@pytest.mark.parametrize(
+    ("page", "counted"),
+    [
+        # 0.32
+        (
+            b"""vllm:prompt_tokens_total 100.0
+vllm:prompt_tokens_cached_total 64.0
+vllm:prefix_cache_queries_total 999.0
+vllm:prefix_cache_hits_total 998.0
+vllm:prompt_tokens_cached_by_source_total{source="host"} 7.0
+vllm:prompt_tokens_created 1.7e9
+vllm:prompt_tokens_cached_created 1.7e9
+""",
+            (100, 64),
+        ),
+        # older, with a connector, without one, and the oldest names
+        (
+            b"""vllm:prompt_tokens_total 1.0
+vllm:prefix_cache_queries_total 100.0
+vllm:prefix_cache_hits_total 32.0
+vllm:external_prefix_cache_queries_total 68.0
+vllm:external_prefix_cache_hits_total 16.0
+""",
+            (100, 48),
+        ),
+        (b"vllm:prefix_cache_queries_total 1.00003e+05\nvllm:prefix_cache_hits_total 32.0\n", (100_003, 32)),
+        (b"vllm:gpu_prefix_cache_queries_total 100.0\nvllm:gpu_prefix_cache_hits_total 32.0\n", (100, 32)),
+        (b"vllm:prompt_tokens_total 100.0\n", None),
+    ],
+)
+def test_what_was_cached_is_read_as_each_version_counts_it(page: bytes, counted: tuple[int, int] | None) -> None:
+    assert parse_metrics(page).counted.get(0) == counted
+    assert parse_metrics(page).load == {}
+
+
+def test_counters_are_told_apart_by_engine() -> None:
+    page = b"".join(
+        b'vllm:%b_total{engine="%d",model_name="m"} %d.0\n' % (name, engine, 100 * engine + number)
+        for engine in (0, 3)
+        for number, name in enumerate((b"prompt_tokens", b"prompt_tokens_cached"), start=1)
+    )
+    assert parse_metrics(page).counted == {0: (1, 2), 3: (301, 302)}
 
 
 def test_windows_line_ends_are_read_too() -> None:

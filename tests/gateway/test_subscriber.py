@@ -85,6 +85,17 @@ async def test_numbers_that_start_again_are_a_new_engine() -> None:
         assert await front.metric("kv_restarts_total") == 1
 
 
+async def test_without_replay_the_first_event_heard_of_a_new_engine_ends_all_claims_of_the_old() -> None:
+    async with following(replay=False) as (front, pod, announcer):
+        for number, payload in enumerate((FIRST, SECOND, THIRD)):
+            await announcer.send(number, payload)
+        await holds(front, 3 * BLOCK)
+        # Its first two batches were missed.
+        await announcer.send(2, batch(stored(9, tokens=ids(BLOCK, salt=1))))
+        await row(front, pod, restarts=1, last_seq=2, gaps=1, certain=False, cached_blocks={"gpu": 1, "cpu": 0})
+        await holds(front, 0)
+
+
 async def test_a_new_engine_whose_first_batches_were_missed_is_replayed_from_its_start() -> None:
     async with following() as (front, pod, announcer):
         assert await announcer.asked() == 0

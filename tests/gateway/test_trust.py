@@ -48,17 +48,18 @@ async def caught_lying(front: Front, pod: SimulatedPod) -> None:
 
 
 async def test_claims_that_fail_cost_the_pod_its_prefix_credit() -> None:
-    async with fleet(placement=PREFIX_ONLY) as (front, (pod,)):
+    async with fleet(2, placement=PREFIX_ONLY) as (front, (pod, _)):
         assert await credit(front, pod) == 1.0
         assert (await front.row(pod))["accuracy"] is None
         await caught_lying(front, pod)
         row = await front.row(pod)
         assert row["accuracy"] == 0.0
         assert row["credit"] < 0.3
-        assert await front.metric("pod_credit") == pytest.approx(row["credit"], abs=0.05)
+        name = pod.url.removeprefix("http://")
+        assert await front.metric("pod_credit", pod=name) == pytest.approx(row["credit"], abs=0.05)
         assert await front.metric("mispredicted_requests_total", direction="over") == LIES
         claim(pod, ids(PROMPT, salt=500), 500)
-        (candidate,) = (await front.explain(ids(PROMPT, salt=LIES - 1)))["candidates"]
+        candidate, _ = (await front.explain(ids(PROMPT, salt=LIES - 1)))["candidates"]
         assert candidate["credit"] == pytest.approx(row["credit"], abs=0.05)
         assert candidate["scores"]["prefix"] < 0.3
 

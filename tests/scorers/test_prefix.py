@@ -63,10 +63,19 @@ def test_a_worth_outside_0_to_1_is_refused(cpu_weight: float) -> None:
         Prefix(cpu_weight=cpu_weight)
 
 
-def test_what_a_pod_is_believed_to_hold_counts_only_as_far_as_its_credit(request_of_1000: PlacementRequest) -> None:
-    scorer = Prefix(cpu_weight=0.5)
-    values = [score(request_of_1000, scorer, gpu_tokens=400, any_tokens=800, credit=credit) for credit in (1, 0.5, 0)]
-    assert values == pytest.approx([0.6, 0.3, 0.0])
+@pytest.mark.parametrize("most", [1.0, 0.1])
+def test_what_a_pod_is_believed_to_hold_counts_as_far_as_its_credit_beside_the_others(
+    request_of_1000: PlacementRequest, most: float
+) -> None:
+    candidates = [
+        Candidate(pod=f"http://pod{share}", gpu_tokens=400, any_tokens=800, credit=share * most)
+        for share in (1, 0.5, 0)
+    ]
+    assert Prefix(cpu_weight=0.5).score(request_of_1000, candidates) == pytest.approx([0.6, 0.3, 0.0])
+
+
+def test_where_nobody_is_believed_nothing_counts(request_of_1000: PlacementRequest) -> None:
+    assert score(request_of_1000, gpu_tokens=400, any_tokens=800, credit=0.0) == 0.0
 
 
 def test_doubt_does_not_touch_what_a_request_is_about_to_leave(request_of_1000: PlacementRequest) -> None:

@@ -1,0 +1,162 @@
+"""A client's connection before there is a request: how long its headers may take, how long they may be.
+
+aiohttp waits an hour for headers that never end, and answers what it cannot parse with text of its own and a traceback
+in the log, in which the client's headers stand. Here headers have a deadline, from the connection or from their first
+byte on, and what cannot be parsed is answered in OpenAI's shape, counted, and not repeated anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+
+from config.schema import Limits
+from gateway.answers import error_answer
+from gateway.errors import GatewayError, HeadTimeout, HeadTooLarge, RequestError
+from gateway.openai import error_body
+
+_log = structlog.get_logger("gateway.connection")
+_BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
+_TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
+
+
+class Connection(RequestHandler):
+    """aiohttp's side of one connection. Relies on `_waiter`: set exactly while it waits for the next request."""
+
+    def __init__(
+        self, manager: web.Server, *, limits: Limits, refused: Callable[[str], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=limits.keep_alive,
+            access_log=None,  # type: ignore[arg-type]
+            max_line_size=limits.max_request_line,
+            max_field_size=limits.max_header,
+            max_headers=limits.max_headers,
+        )
+        self._head_timeout = limits.header_timeout
+        self._refused = refused
+        self._deadline: asyncio.TimerHandle | None = None
+        self._head_begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a first request."""
+        super().connection_made(transport)
+        self._deadline = self._loop.call_later(self._head_timeout, self._expired)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what comes while no request is under way, and completes none, is a part of headers."""
+        waiter = self._waiter
+        super().data_received(data)
+        if waiter is None:
+            return
+        if waiter.done():
+            self._head_begun = False
+            self._stop()
+            return
+        self._head_begun = True
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(self._head_timeout, self._expired)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the deadline."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expired(self) -> None:
+        self._deadline = None
+        if self.transport is None:
+            return
+        self._refused("header_timeout")
+        if self._head_begun:
+            body = error_body(HeadTimeout("The headers did not arrive in time.", code="header_timeout"))
+            self.transport.write(
+                b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+        self.force_close()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Answer what no route has seen. Whatever comes in here, the connection is closed after it."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun")
+        error = self._unparsed(exc) if status == HTTPStatus.BAD_REQUEST else None
+        if error is None:
+            _log.exception("unexpected error", exc_info=exc)
+            error = GatewayError("The gateway failed unexpectedly.", code="internal_error")
+        answer = error_answer(error, status=error.status)
+        answer.headers["x-request-id"] = uuid.uuid4().hex
+        answer.force_close()
+        return answer
+
+    def _unparsed(self, exc: BaseException | None) -> GatewayError:
+        too_many = isinstance(exc, HttpProcessingError) and exc.message.startswith(_TOO_MANY)
+        if too_many or isinstance(exc, LineTooLong):
+            self._refused("header_too_large")
+            return HeadTooLarge("The request line or the headers are too large.", code="header_too_large")
+        self._refused("bad_head")
+        return RequestError("This is no valid HTTP/1.1 request.", code="invalid_http")
+
+
+class Site(web.BaseSite):
+    """A listener whose connections are `Connection`s."""
+
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        *,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        limits: Limits,
+        refused: Callable[[str], None],
+    ) -> None:
+        super().__init__(runner, ssl_context=tls, backlog=_BACKLOG)
+        self._host, self._port = host, port
+        self._limits = limits
+        self._refused = refused
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        await super().start()
+        loop = asyncio.get_running_loop()
+        server = self._runner.server
+        if server is None:
+            raise RuntimeError("the runner is not set up")
+        handshake: dict[str, Any] = {}
+        if self._ssl_context is not None:
+            handshake = {"ssl": self._ssl_context, "ssl_handshake_timeout": self._limits.header_timeout}
+        self._server = await loop.create_server(
+            lambda: Connection(server, limits=self._limits, refused=self._refused, loop=loop),
+            self._host,
+            self._port,
+            backlog=self._backlog,
+            **handshake,
+        )

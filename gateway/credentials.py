@@ -1,0 +1,58 @@
+"""What this gateway shows pods: the key each was started with, and not what its own clients show it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from aiohttp import hdrs
+from multidict import CIMultiDict
+
+from config.keys import require_secret, secret
+from config.load import ConfigError
+from config.schema import PodConfig
+from gateway.keys import ANTHROPIC_KEY
+from gateway.watch import Watch
+
+
+class Credentials:
+    """`Authorization` by the pod's URL. `keyed`: clients' keys are this gateway's own, so they stop here."""
+
+    def __init__(self, *, keyed: bool = False) -> None:
+        self._keyed = keyed
+        self._bearers: dict[str, str] = {}
+
+    def use(self, url: str, key: str) -> None:
+        """From now on show the pod this key."""
+        self._bearers[url] = f"Bearer {key}"
+
+    def of(self, url: str) -> str | None:
+        """The `Authorization` of a call to the pod; None: it asks for none."""
+        return self._bearers.get(url)
+
+    def apply(self, headers: CIMultiDict[str], url: str) -> None:
+        """Make a client's headers those of a request to the pod."""
+        if self._keyed:
+            headers.popall(hdrs.AUTHORIZATION, None)
+            headers.popall(ANTHROPIC_KEY, None)
+        if (bearer := self._bearers.get(url)) is not None:
+            headers[hdrs.AUTHORIZATION] = bearer
+
+
+async def load_credentials(credentials: Credentials, pods: Sequence[PodConfig], watch: Watch) -> None:
+    """Read every pod's key; files are followed. Raises ConfigError."""
+    for i, pod in enumerate(pods):
+        url = pod.url.rstrip("/")
+        if pod.api_key_env is not None:
+            where = f"$.pods[{i}].api_key_env: {pod.api_key_env}"
+            if pod.api_key_env not in os.environ:
+                raise ConfigError(f"{where}: not set")
+            credentials.use(url, require_secret(os.environ[pod.api_key_env], where))
+        if pod.api_key_file is not None:
+            try:
+                await watch.add(
+                    "pod_key", [pod.api_key_file], partial(secret, pod.api_key_file), partial(credentials.use, url)
+                )
+            except ConfigError as error:
+                raise ConfigError(f"$.pods[{i}].api_key_file: {error}") from None

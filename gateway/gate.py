@@ -1,0 +1,93 @@
+"""Who may do what, and how many at once, before a body is read.
+
+Nothing is open unless it is listed: a path that is added later asks for a key. Paths are those of the route that was
+matched, so no spelling of a URL gets around them. A gateway without keys and limits has no gate at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from aiohttp import web
+from aiohttp.typedefs import Handler as Next
+from aiohttp.typedefs import Middleware
+
+from config.keys import ApiKey
+from gateway.errors import Forbidden, Overloaded, RateLimited
+from gateway.keys import Keys
+
+ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot")
+_OPEN_PATHS = frozenset({"/health", "/ready"})
+_UNCOUNTED_PATHS = frozenset({"/v1/models", "/v1/models/{model}", *ADMIN_PATHS})
+_API_KEY = web.RequestKey("api_key", ApiKey)
+
+
+class Gate:
+    """`keys` None: nobody needs one; `most` None: as many requests as come."""
+
+    def __init__(self, keys: Keys | None, *, most: int | None, open_metrics: bool = False) -> None:
+        self._keys = keys
+        self._most = most
+        self._open = _OPEN_PATHS | {"/metrics"} if open_metrics else _OPEN_PATHS
+        self._under_way = 0
+        self._of_key: Counter[str] = Counter()  # by id, so that a changed file of keys changes nothing here
+
+    def middlewares(self) -> list[Middleware]:
+        """What a listener for clients puts before its routes."""
+        return [] if self._keys is None and self._most is None else [self._pass]
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        path = "" if resource is None else resource.canonical
+        if path in self._open:
+            return await handler(request)
+        key = None
+        if self._keys is not None:
+            key = request[_API_KEY] = self._keys.of(request.headers)
+            if path in ADMIN_PATHS and not key.admin:
+                raise Forbidden("This needs a key with `admin`.", code="admin_key_required", refused="not_admin")
+        if path in _UNCOUNTED_PATHS:
+            return await handler(request)
+        return await self._counted(request, handler, key)
+
+    async def _counted(self, request: web.Request, handler: Next, key: ApiKey | None) -> web.StreamResponse:
+        name = "" if key is None else key.id
+        if key is not None and key.max_concurrent is not None and self._of_key[name] >= key.max_concurrent:
+            raise RateLimited(
+                f"This API key has {key.max_concurrent} requests under way, as many as it may.",
+                code="rate_limit_exceeded",
+                refused="key_limit",
+            )
+        if self._most is not None and self._under_way >= self._most:
+            raise Overloaded("As many requests are under way as may be.", code="overloaded", refused="global_limit")
+        self._under_way += 1
+        self._of_key[name] += 1
+        try:
+            return await handler(request)
+        finally:
+            self._under_way -= 1
+            self._of_key[name] -= 1
+
+
+def key_id(request: web.Request) -> str:
+    """The id of the request's key; empty where none is asked for."""
+    key = request.get(_API_KEY)
+    return "" if key is None else key.id
+
+
+def may_use(request: web.Request, model: str) -> bool:
+    """Whether the request's key allows a model; true where no key is asked for."""
+    key = request.get(_API_KEY)
+    return key is None or key.allows(model)
+
+
+def require_model(request: web.Request, model: str | None) -> None:
+    """Raise Forbidden for a model that the request's key does not allow. None: not named, and nothing to check."""
+    if model is not None and not may_use(request, model):
+        raise Forbidden(
+            f"This API key may not use the model `{model[:200]}`.",
+            code="model_not_allowed",
+            param="model",
+            refused="model",
+        )

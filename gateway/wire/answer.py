@@ -1,0 +1,163 @@
+"""An answer that is arriving: its head, and the pieces of its body as the peer sent them.
+
+An answer that has arrived whole is independent of the connection it came on, which may already carry the next request
+while this one is being read. One that has not holds its connection: leaving it ends the connection, and that is how
+the peer learns that nobody waits for the rest.
+
+Pieces that wait for their reader are bounded: beyond the high-water mark the connection is not read until half of
+them are gone, so a peer that sends faster than the reader reads is held up by TCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol, Self
+
+_PIECE_BYTES = 64  # what Python adds to a piece, lest a flood of small ones pass as little
+
+
+class Source(Protocol):
+    """The connection an answer comes from."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+    def abort(self) -> None:
+        """End the connection now."""
+
+
+class Answer:
+    """Status, headers, and a body for one reader. A context manager: leaving it is `release`."""
+
+    __slots__ = (
+        "_fault",
+        "_held",
+        "_high",
+        "_paused",
+        "_pieces",
+        "_source",
+        "_waiter",
+        "complete",
+        "headers",
+        "reason",
+        "status",
+    )
+
+    def __init__(self, source: Source, high_water: int) -> None:
+        self.status = 0  # until the head has arrived
+        self.reason = b""
+        self.headers: list[tuple[bytes, bytes]] = []  # in the order, spelling and white space of the peer
+        self.complete = False  # the last byte has arrived; pieces may still wait to be read
+        self._source = source
+        self._high = high_water
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._paused = False
+        self._fault: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value under a name, given in lower case, without the white space around it."""
+        for known, value in self.headers:
+            if len(known) == len(name) and known.lower() == name:
+                return value.strip(b" \t")
+        return None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the body that are here. O(pieces)."""
+        return sum(map(len, self._pieces))
+
+    def take(self) -> bytes:
+        """All of the body that is here, without waiting: the whole of it where the answer is `complete` and unread."""
+        pieces = self._pieces
+        if len(pieces) == 1:
+            body = pieces.popleft()
+        else:
+            body = b"".join(pieces)
+            pieces.clear()
+        self._held = 0
+        if self._paused:
+            self._resume()
+        return body
+
+    async def read(self) -> bytes:
+        """The next piece, b"" at the end of a complete answer.
+
+        Raises Disconnected or ProtocolError where the answer breaks off, after the pieces that came before. May be
+        cancelled and called again; nothing is lost.
+        """
+        pieces = self._pieces
+        while not pieces:
+            if self.complete:
+                return b""
+            await self._news()
+        piece = pieces.popleft()
+        self._held -= len(piece) + _PIECE_BYTES
+        if self._paused and self._held <= self._high // 2:
+            self._resume()
+        return piece
+
+    def release(self) -> None:
+        """Have done with the answer. One that is not complete takes its connection with it. Idempotent."""
+        if not self.complete and self._fault is None:
+            self._source.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    # What follows is the connection's side.
+
+    async def head(self) -> None:
+        """Return when the head has arrived. Raises Disconnected, ProtocolError."""
+        while not self.status:
+            await self._news()
+
+    def feed(self, piece: bytes) -> None:
+        """A piece has arrived."""
+        self._pieces.append(piece)
+        self._held += len(piece) + _PIECE_BYTES
+        if self._held > self._high and not self._paused:
+            self._paused = True
+            self._source.pause()
+
+    def fail(self, fault: Exception) -> None:
+        """Nothing more will arrive."""
+        self._fault = fault
+        self._paused = False
+        self.wake()
+
+    def finish(self) -> None:
+        """All has arrived. The connection is no longer this answer's to hold up."""
+        self.complete = True
+        if self._paused:
+            self._resume()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def _news(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._waiter = self._source.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._source.resume()
