@@ -47,6 +47,10 @@ def _check_links(tree: Tree) -> None:
             queue.append(child)
     assert {node.id: node for node in reached} == tree.nodes, "nodes and links disagree"
     assert len(reached) == len(tree.nodes), "a node is reached twice"
+    assert {number: node for node in reached for number in node.also} == tree.merged, (
+        "a run answers for no id of its own"
+    )
+    assert tree.merged.keys().isdisjoint(tree.nodes), "an id names two runs"
     tops = Counter((node.root.namespace, node.root.block_size) for node in tree.tops.values())
     assert tops == {name: root.tops for name, root in tree.roots.items()}, "roots miscount their tops"
 
@@ -88,7 +92,7 @@ def _check_holdings(tree: Tree, holdings: Holdings) -> None:
 def _found(tree: Tree, holdings: Holdings, block_hash: int) -> tuple[Node, int]:
     number = holdings.located.get(block_hash)
     assert number is not None, "a block that is held is nowhere"
-    node = tree.nodes[number]
+    node = tree.at(number)
     while (offset := holdings.find(node, block_hash)) is None:
         assert node.cont is not None, "a location is stale"
         node = node.cont

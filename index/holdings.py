@@ -149,6 +149,22 @@ class Holdings:
         if not self.bits_anywhere(node):
             del self.columns[node]
 
+    def merge(self, node: Node, lower: Node) -> None:
+        """Hands what lies in `lower` to `node`, which it follows."""
+        length = len(node.keys)
+        column = self.columns.setdefault(node, bytearray())
+        start = length * HASH_BYTES
+        column.extend(bytes(max(0, start - len(column))))
+        column[start:] = self.columns.pop(lower)
+        for tier in Tier:
+            if high := lower.held[tier].get(self, 0):
+                node.held[tier][self] = node.held[tier].get(self, 0) | high << length
+
+    def locate_anew(self, node: Node) -> None:
+        """Locates by its id what lies in `node`."""
+        bits = self.bits_anywhere(node)
+        self.located.move(members(self.hashes(node, 0, bits.bit_length()), bits), node.id)
+
     def hold(self, tier: Tier, node: Node, mask: int) -> int:
         """Sets bits of blocks that have their place, and returns those that were not set before."""
         held = node.held[tier]

@@ -71,12 +71,12 @@ class Ledger:
         location = holdings.located.get(block_hash)
         if location is None:
             return None
-        node = self._tree.nodes[location]
+        node = self._tree.at(location)
         while (offset := holdings.find(node, block_hash)) is None:
             assert node.cont is not None, "a location is stale"  # noqa: S101 - what `tree` proves cannot be
             node = node.cont
         if node.id != location:
-            holdings.located.move(block_hash, node.id)
+            holdings.located.move([block_hash], node.id)
         return node, offset
 
     def locate(self, holdings: Holdings, block_hash: int) -> tuple[Node, int]:

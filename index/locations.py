@@ -100,13 +100,14 @@ class Locations:
         slot = self._slot(block_hash)
         return self._numbers[slot] if slot >= 0 else self._overflow.get(block_hash)
 
-    def move(self, block_hash: int, number: int) -> None:
-        """Another number for a hash that is there."""
-        slot = self._slot(block_hash)
-        if slot >= 0:
-            self._numbers[slot] = number
-        else:
-            self._overflow[block_hash] = number
+    def move(self, hashes: Sequence[int], number: int) -> None:
+        """Another number for hashes that are there."""
+        if len(hashes) < _FEW or 0 in hashes:
+            self._move_each(hashes, number)
+            return
+        slots, elsewhere = self._find_all(hashes)
+        self._runs[slots] = number
+        self._move_each(elsewhere, number)
 
     def any_of(self, hashes: Sequence[int]) -> bool:
         """Whether one of the hashes is there."""
@@ -155,17 +156,10 @@ class Locations:
         if len(hashes) < _FEW or 0 in hashes:
             self._drop_each(hashes)
             return
-        packed = _packed(hashes)
-        rows = self._rows(packed)
-        slots = (self._table.take(rows, axis=0) == packed[:, None]).argmax(axis=1)
-        rows <<= _ROW_SHIFT
-        slots += rows
-        elsewhere = self._slots.take(slots) != packed
-        if count_nonzero(elsewhere):
-            slots = slots[~elsewhere]
-            self._drop_each(packed[elsewhere].tolist())
+        slots, elsewhere = self._find_all(hashes)
         self._slots[slots] = 0
         self._used -= len(slots)
+        self._drop_each(elsewhere)
 
     def _probe(self, hashes: Sequence[int]) -> _Probe:
         packed = _packed(hashes)
@@ -190,6 +184,18 @@ class Locations:
         if count:
             self._put_each(packed[left].tolist(), number)
 
+    def _find_all(self, hashes: Sequence[int]) -> tuple[_Numbers, list[int]]:
+        """The slots of the hashes, none of them 0, that lie in the table; and the others."""
+        packed = _packed(hashes)
+        rows = self._rows(packed)
+        slots = (self._table.take(rows, axis=0) == packed[:, None]).argmax(axis=1)
+        rows <<= _ROW_SHIFT
+        slots += rows
+        elsewhere = self._slots.take(slots) != packed
+        if not count_nonzero(elsewhere):
+            return slots, []
+        return slots[~elsewhere], packed[elsewhere].tolist()
+
     def _put_each(self, hashes: Sequence[int], number: int) -> None:
         for block_hash in hashes:
             slot = self._find(_EMPTY, block_hash) if block_hash else -1
@@ -200,6 +206,14 @@ class Locations:
             self._bytes[start : start + _HASH_BYTES] = block_hash.to_bytes(_HASH_BYTES, sys.byteorder)
             self._numbers[slot] = number
             self._used += 1
+
+    def _move_each(self, hashes: Sequence[int], number: int) -> None:
+        for block_hash in hashes:
+            slot = self._slot(block_hash)
+            if slot >= 0:
+                self._numbers[slot] = number
+            else:
+                self._overflow[block_hash] = number
 
     def _drop_each(self, hashes: Sequence[int]) -> None:
         for block_hash in hashes:

@@ -35,10 +35,24 @@ class Node:
 
     `parent` is the run it follows (None: it is the first), `children` the runs that follow it by their first key,
     `cont` the child that was this run's own rest before a split. `held[tier]` maps holders to bit sets, never 0.
-    Whoever changes keys or bit sets calls `changed`. `used` is the tree's clock when the run was last used.
+    Whoever changes keys or bit sets calls `changed`. `used` is the tree's clock when the run was last used. A run that
+    was taken `into` another is no more; the other answers for its id, which is among `also`.
     """
 
-    __slots__ = ("_whole", "children", "cont", "held", "id", "keys", "parent", "root", "start", "used")
+    __slots__ = (
+        "_whole",
+        "also",
+        "children",
+        "cont",
+        "held",
+        "id",
+        "into",
+        "keys",
+        "parent",
+        "root",
+        "start",
+        "used",
+    )
 
     def __init__(self, node_id: int, root: Root, parent: "Node | None", keys: "array[int]") -> None:
         self.id = node_id
@@ -49,6 +63,8 @@ class Node:
         self.used = 0
         self.children: dict[int, Node] = {}
         self.cont: Node | None = None
+        self.into: Node | None = None
+        self.also: list[int] = []
         self.held: tuple[dict[Holdings, int], dict[Holdings, int]] = ({}, {})
         self._whole: tuple[frozenset[Holdings], frozenset[Holdings]] | None = None
 

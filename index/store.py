@@ -173,8 +173,9 @@ class Store:
             else:
                 self._insert(holdings, place, part, applied)
                 became_known += part.block_hashes
-            if end > at and (after := self._ledger.after(holdings, event.block_hashes[end - 1])) is not None:
-                place = after
+            before = event.block_hashes[end - 1] if end else event.parent_block_hash
+            if before is not None and (after := self._ledger.after(holdings, before)) is not None:
+                place = after  # looked up again even if it is the same: a withdrawal may have made two runs one
             at = end
         return became_known
 

@@ -1,7 +1,8 @@
 """The prefix tree of runs: finding, growing, splitting and pruning it.
 
-Runs split only where contents diverge, and the last run of a branch grows in place, so a tree has about as many nodes
-as the fleet's prompts have points of divergence, not as they have blocks.
+Runs split only where contents diverge, and the last run of a branch grows in place. Where a fork has gone, a short run
+and what follows it become one again. So a tree has about as many nodes as the fleet's prompts have points of
+divergence, not as they have blocks, and not as they ever had.
 
 A location says of a block which node it was put in, by the node's id. A split leaves the upper part its id and makes
 the lower part a new child, linked as the upper part's `cont`; so a block is in the node it was put in or behind it on
@@ -10,6 +11,7 @@ the way of `cont`s. Whoever follows that way finds it, because no location is ev
 - A holder has a location for a block exactly as long as it holds the block in some tier, that is, has its bit.
 - A node, or the tail of a leaf, goes only when nobody has a bit in it; so no location leads there.
 - `cont` is a child, hence goes before its parent, and a block of it that somebody holds keeps the whole way to it.
+- A run that is taken into the one before it leaves that one its id, and its `cont`: what was behind it still is.
 - A leaf that lost its tail (or its `cont`) and then grows again holds new blocks there, which only new locations name;
   so does a run that got the id of one that has gone. Ids are used again to stay small.
 """
@@ -26,6 +28,13 @@ from index.node import Node, Root, common_length, ones
 
 MAX_DEPTH_BLOCKS: Final = 1 << 24
 """Longest chain; no engine has such a context, so a chain this long is a fault."""
+
+
+_SHORT: Final = 32
+"""Blocks of a run that is worth taking into another. Two long ones are as well apart: one more step for a lookup."""
+
+_MOST_IDS: Final = 16
+"""Further ids of a run before its blocks are located anew, and the ids are free."""
 
 
 class Place(NamedTuple):
@@ -55,8 +64,9 @@ class Segment(NamedTuple):
 class Tree:
     """All runs of all namespaces and block sizes.
 
-    `tops` holds the first runs by first key, of all roots together: root keys differ, so their chains do. `clock` is
-    the time that runs are marked with when they are used; `leaves` learns which runs end a branch, if it is wanted.
+    `nodes` holds the runs by id, `merged` those that answer for the ids of others. `tops` holds the first runs by first
+    key, of all roots together: root keys differ, so their chains do. `clock` is the time that runs are marked with when
+    they are used; `leaves` learns which runs end a branch, if it is wanted.
     """
 
     def __init__(self, max_run_blocks: int, leaves: Leaves | None = None) -> None:
@@ -64,9 +74,15 @@ class Tree:
         self.leaves = leaves
         self.tops: dict[int, Node] = {}
         self.nodes: dict[int, Node] = {}
+        self.merged: dict[int, Node] = {}
         self.roots: dict[tuple[str, int], Root] = {}
         self._max_run_blocks = max_run_blocks
         self._free_ids: list[int] = []
+
+    def at(self, number: int) -> Node:
+        """The run that a location names."""
+        node = self.nodes.get(number)
+        return node if node is not None else self.merged[number]
 
     def start(self, namespace: str, block_size: int) -> Place:
         """Where prompts start; the root is remembered only once a run starts there."""
@@ -153,8 +169,11 @@ class Tree:
 
     def prune_all(self, nodes: Iterable[Node]) -> None:
         """Prunes the nodes, the deepest first; one may take others of them with it."""
-        for node in sorted(nodes, key=attrgetter("start"), reverse=True):
-            if node.id in self.nodes:
+        for each in sorted(nodes, key=attrgetter("start"), reverse=True):
+            node = each
+            while node.into is not None:
+                node = node.into
+            if self.nodes.get(node.id) is node:
                 self.prune(node)
 
     def _add(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
@@ -170,6 +189,7 @@ class Tree:
     def _drop(self, node: Node) -> None:
         del self.nodes[node.id]
         self._free_ids.append(node.id)
+        self._forget_ids(node)
         if self.leaves is not None:
             self.leaves.drop(node)
         parent, root = node.parent, node.root
@@ -182,8 +202,50 @@ class Tree:
         del parent.children[node.keys[0]]
         if parent.cont is node:
             parent.cont = None
-        if self.leaves is not None and not parent.children:
+        if len(parent.children) == 1:
+            self._merge(parent)
+        elif self.leaves is not None and not parent.children:
             self.leaves.add(parent)
+
+    def _merge(self, node: Node) -> None:
+        """Takes the only child of `node` into it, if one of them is short; O(its holders + its children)."""
+        (child,) = node.children.values()
+        length = len(node.keys)
+        if min(length, len(child.keys)) > _SHORT or length + len(child.keys) > self._max_run_blocks:
+            return
+        for holder in child.held[Tier.GPU].keys() | child.held[Tier.CPU].keys():
+            holder.merge(node, child)
+        node.keys += child.keys
+        node.changed()
+        node.used = max(node.used, child.used)
+        node.children, node.cont = child.children, child.cont
+        for grandchild in node.children.values():
+            grandchild.parent = node
+        child.into = node
+        del self.nodes[child.id]
+        node.also += [child.id, *child.also]
+        self.merged.update(dict.fromkeys(node.also, node))
+        if len(node.also) > _MOST_IDS:
+            self._locate_anew(node)
+        if self.leaves is not None:
+            self.leaves.drop(child)
+            if not node.children:
+                self.leaves.add(node)
+
+    def _locate_anew(self, node: Node) -> None:
+        """Leaves no location that names a run by another id; O(blocks * holders) of it and what was its rest."""
+        rest: Node | None = node
+        while rest is not None:
+            for holder in rest.held[Tier.GPU].keys() | rest.held[Tier.CPU].keys():
+                holder.locate_anew(rest)
+            rest = rest.cont
+        self._forget_ids(node)
+
+    def _forget_ids(self, node: Node) -> None:
+        for number in node.also:
+            del self.merged[number]
+        self._free_ids += node.also
+        node.also = []
 
     def _split(self, node: Node, offset: int) -> None:
         """Cuts `node` before its block number `offset`; O(its holders + its children)."""
@@ -199,7 +261,7 @@ class Tree:
             holder.split(node, lower, offset)
 
     def _new(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
-        number = self._free_ids.pop() if self._free_ids else len(self.nodes)
+        number = self._free_ids.pop() if self._free_ids else len(self.nodes) + len(self.merged)
         node = Node(number, root, parent, keys)
         node.used = self.clock
         if self.leaves is not None:

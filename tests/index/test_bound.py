@@ -182,3 +182,27 @@ def test_a_bounded_index_claims_nothing_that_an_unbounded_one_does_not(
     for prompt in {prompt for _, prompt, _ in stream}:
         claimed, true = small.matches(prompt), large.matches(prompt)
         assert all(cached.any <= true[publisher].any for publisher, cached in claimed.items())
+
+
+def test_a_run_that_took_in_another_is_given_up_where_it_ends() -> None:
+    small = Small(6)
+    small.apply(stored("abcd"), stored("abx", 2), removed("abx"))
+    small.apply(stored("mno"))
+    assert [small.cached(prompt).gpu for prompt in ("abcd", "mno")] == [3, 3]
+    small.apply(stored("abce", 3), stored("ay", 1), removed("ay"))
+    assert small.apply(removed("abce"), stored("pqrs")).evicted
+    assert small.index.stats().blocks[Tier.GPU] == 6
+
+
+def test_a_run_that_ends_a_branch_again_can_be_given_up() -> None:
+    small = Small(4, max_run_blocks=2)
+    small.apply(stored("abcd"), removed("abcd", "abc"))
+    assert small.apply(stored("wxyz")) == Applied(stored_blocks=4, evicted=2)
+    assert small.cached("ab") == NONE
+
+
+def test_what_forks_below_a_run_that_took_in_another_can_be_given_up() -> None:
+    small = Small(6)
+    small.apply(stored("abc"), stored("abd", 2), stored("ae", 1), removed("ae"))
+    assert small.apply(stored("vwxyz")).evicted == 3
+    assert small.cached("a").gpu == 1

@@ -90,9 +90,12 @@ def test_a_hash_may_move_to_another_run() -> None:
     locations = Locations()
     hashes = batches("of one row", [40])[0]
     locations.put(hashes, 1)
-    for each in hashes:
-        locations.move(each, 2**32 - 1)
-    assert {locations.get(each) for each in hashes} == {2**32 - 1}
+    locations.move(hashes[:2], 2)
+    locations.move(hashes[2:], 2**32 - 1)
+    assert [locations.get(each) for each in hashes] == [2] * 2 + [2**32 - 1] * 38
+    locations.put([0], 3)
+    locations.move([0, *hashes], 4)
+    assert {locations.get(each) for each in locations} == {4}
 
 
 def test_a_hash_is_not_found_across_two_others() -> None:
@@ -144,6 +147,12 @@ class LikeADict(RuleBasedStateMachine):
         self.locations.drop(known)
         for each in known:
             del self.model[each]
+
+    @rule(hashes=hashes, number=st.integers(0, 2**32 - 1))
+    def move(self, hashes: list[int], number: int) -> None:
+        known = [each for each in hashes if each in self.model]
+        self.locations.move(known, number)
+        self.model.update(dict.fromkeys(known, number))
 
     @rule(hashes=hashes)
     def ask(self, hashes: list[int]) -> None:
