@@ -46,8 +46,8 @@ format: install ## rewrite the sources as `check` wants them
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: install ## cost per event, per match, per request, with peers where they install (ONLY=index,intake,decision,proxy)
-	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
+bench: install ## cost per event, per match, per request, with peers where they install (ONLY=index,proxy PEERS=all)
+	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(PEERS),--peers $(PEERS))
 
 clean: ## remove what was built; the engine environment is outside the checkout and stays
 	rm -rf .venv build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,6 +17,8 @@ from scorers import AnyPicker, AnyScorer, KvUtilization, MaxScore, Prefix, Queue
 Port = Annotated[int, Meta(ge=1, le=65535)]
 ListenPort = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]  # event loops cannot wait for YAML's .inf
+SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
 
 _LAST_PORT = 65535
@@ -183,7 +185,11 @@ class Poll(_Section, frozen=True):
 
 
 class Limits(_Section, frozen=True):
-    """Bounds on requests. `attempts` counts the first try; a retry never goes to the same pod."""
+    """Bounds on requests. `attempts` counts the first try; a retry never goes to the same pod.
+
+    After SIGTERM requests are still taken for `drain_delay`, while /ready already says no; then those under way have
+    `drain_timeout` to end.
+    """
 
     max_body: Positive = 64 * 1024 * 1024
     max_request_line: Positive = 8192
@@ -197,6 +203,7 @@ class Limits(_Section, frozen=True):
     connect_timeout: Seconds = 2.0
     first_byte_timeout: Seconds = 600.0
     idle_timeout: Seconds = 300.0
+    drain_delay: SecondsOrNone = 0.0
     drain_timeout: Seconds = 30.0
 
 
@@ -212,6 +219,20 @@ class Log(_Section, frozen=True):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "text"] = "text"
+
+
+class AccessLog(_Section, frozen=True):
+    """One JSON object per request, to `path`, None: standard error.
+
+    `sample` is the share of requests that get a line; with `always_errors` those that failed get one in any case.
+    `client_address`: with the address that the request came from.
+    """
+
+    enabled: bool = True
+    path: str | None = None
+    sample: Share = 1.0
+    always_errors: bool = True
+    client_address: bool = False
 
 
 class Config(_Section, frozen=True):
@@ -230,6 +251,7 @@ class Config(_Section, frozen=True):
     limits: Limits = Limits()
     breaker: Breaker = Breaker()
     log: Log = Log()
+    access_log: AccessLog = AccessLog()
 
     def __post_init__(self) -> None:
         twice = [name for name, n in Counter(pod.name for pod in self.pods).items() if n > 1]

@@ -1,11 +1,13 @@
-"""Errors as answers, in OpenAI's shape and with the headers that clients act on."""
+"""Errors as answers, in the shape that the clients of a path parse and with the headers that they act on."""
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import hdrs, web
 
 from gateway import openai
 from gateway.errors import GatewayError
+from gateway.surface import Errors, errors_of
 
 _RETRY_AFTER_S = "1"
 _HEADERS = {
@@ -13,13 +15,39 @@ _HEADERS = {
     429: {hdrs.RETRY_AFTER: _RETRY_AFTER_S},
     503: {hdrs.RETRY_AFTER: _RETRY_AFTER_S},
 }
+# Anthropic's names; any other 4xx is an invalid request to it, any other 5xx an API error.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
-def error_answer(error: GatewayError, *, status: int) -> web.Response:
-    """`{"error": {"message", "type", "param", "code"}}`."""
+def error_answer(error: GatewayError, *, status: int, errors: Errors = "openai") -> web.Response:
+    """`{"error": {"message", "type", "param", "code"}}`, or Anthropic's `{"type": "error", "error": {…}}`."""
     return web.Response(
         status=status,
-        body=openai.error_body(error),
+        body=_body(error, status, errors),
         content_type="application/json",
         headers=_HEADERS.get(status),
     )
+
+
+def error_event(request: web.Request, error: GatewayError) -> bytes:
+    """The last event of a stream that breaks."""
+    if errors_of(request) == "anthropic":
+        return b"event: error\ndata: " + _body(error, error.status, "anthropic") + b"\n\n"
+    return b"data: " + openai.error_body(error) + b"\n\n"
+
+
+def _body(error: GatewayError, status: int, errors: Errors) -> bytes:
+    if errors == "openai":
+        return openai.error_body(error)
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import aiohttp
 import structlog
@@ -14,13 +18,16 @@ from aiohttp import web
 
 from config.keys import load_keys
 from config.load import ConfigError
-from config.schema import Config, UpstreamTls
+from config.schema import Config, Limits, PodConfig, UpstreamTls
+from gateway.access_log import AccessLog, open_file
 from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
+from gateway.drain import Drain
 from gateway.fleet import Fleet
 from gateway.gate import Gate
 from gateway.handler import Handler
 from gateway.intake import Intake, Turns
+from gateway.journal import Journal
 from gateway.keys import Keys
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
@@ -31,7 +38,8 @@ from gateway.subscriber import Subscriber
 from gateway.tls import client_context
 from gateway.tokens import Tokenizer
 from gateway.upstream import PodApi
-from gateway.watch import Watch
+from gateway.watch import Files, Watch
+from gateway.wire import Pool
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.app")
@@ -42,37 +50,46 @@ _KEEPALIVE_S = 3.0
 
 @dataclass(frozen=True)
 class Gateway:
-    """A wired gateway: what serves, what runs beside it, what drains it."""
+    """A wired gateway: what serves, what runs beside it, what drains it.
+
+    `reconfigure` puts another configuration in force, as far as that goes without a restart. Raises ConfigError, and
+    has changed nothing then.
+    """
 
     application: web.Application
     admin: web.Application | None
     fleet: Fleet
     watch: Watch
-    handler: Handler
+    drain: Drain
     pods: PodTable
     index: RadixIndex
     metrics: Metrics
+    access_log: AccessLog
+    reconfigure: Callable[[Config], Awaitable[None]]
 
 
 @asynccontextmanager
 async def gateway(config: Config) -> AsyncIterator[Gateway]:
     """Make every part; on exit close what was opened. Raises ConfigError: a file that it names cannot be used."""
     index = RadixIndex(max_blocks=config.index.max_blocks)
-    addresses = config.p2p_addresses()
-    if unknown := [name for name, address in addresses.items() if address is None]:
-        _log.warning("pods on one host need a p2p address each; until then none of them is a source", pods=unknown)
     pods = PodTable(
-        (Pod(spec, p2p=addresses[spec.name], breaker=config.breaker) for spec in config.pods),
+        _pods(config, {}),
         max_load_age=config.poll.max_age,
         max_requests=config.limits.max_concurrent_per_pod,
     )
     metrics = Metrics(pods, index)
+    metrics.config_loaded.set_to_current_time()
     limits = config.limits
     watch = Watch(metrics)
-    keys = await _keys(config, watch)
+    drain = Drain()
+    found = Files()
+    keys = await _keys(config, found)
     credentials = Credentials(keyed=keys is not None)
-    await load_credentials(credentials, config.pods, watch)
+    await load_credentials(credentials, config.pods, found)
+    watch.follow(found)
     tls = await client_context(config.upstream_tls, "$.upstream_tls", watch) if _speaks_tls(config) else True
+    access_log = AccessLog(metrics.access_log_dropped.inc)
+    access_log.reconfigure(config.access_log, await asyncio.to_thread(open_file, config.access_log))
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout)
     connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEPALIVE_S)
     zmq_context = zmq.asyncio.Context()
@@ -80,6 +97,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
     )
 
+    pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
     turns = Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
@@ -90,33 +108,43 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     async with session:
         api = PodApi(session, credentials)
         decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
+        tokenizer = Tokenizer(api, config.tokens)
+        poller = Poller(api, config.poll)
+        proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
         handler = Handler(
             pods=pods,
-            tokenizer=Tokenizer(api, config.tokens),
+            tokenizer=tokenizer,
             decider=decider,
-            proxy=Proxy(session, limits),
+            proxy=proxy,
             credentials=credentials,
             metrics=metrics,
             limits=limits,
+            drain=drain,
         )
+        gate = Gate(keys, most=limits.max_concurrent, open_metrics=config.auth.open_metrics)
         routes = Routes(
             handler=handler,
-            gate=Gate(keys, most=limits.max_concurrent, open_metrics=config.auth.open_metrics),
+            gate=gate,
             pods=pods,
             index=index,
             decider=decider,
             metrics=metrics,
+            journal=Journal(metrics, access_log),
             limits=limits,
         )
         apart = config.admin.port is not None
         fleet = Fleet(
             pods=pods,
-            poller=Poller(api, config.poll),
+            poller=poller,
             index=index,
             subscribe=subscribe,
             metrics=metrics,
             poll=config.poll,
-            probe=config.p2p.enabled and config.p2p.probe and len(config.pods) > 1,
+            probe=_probes(config),
+        )
+
+        live = _Live(
+            pods, fleet, watch, credentials, gate, decider, tokenizer, poller, access_log, proxy, (handler, routes)
         )
         try:
             yield Gateway(
@@ -124,21 +152,107 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
                 admin=routes.admin_application() if apart else None,
                 fleet=fleet,
                 watch=watch,
-                handler=handler,
+                drain=drain,
                 pods=pods,
                 index=index,
                 metrics=metrics,
+                access_log=access_log,
+                reconfigure=partial(_reconfigure, live),
             )
         finally:
+            await access_log.close()
+            await pool.close()
             zmq_context.destroy(linger=0)
 
 
-async def _keys(config: Config, watch: Watch) -> Keys | None:
+class _Limited(Protocol):
+    """A part that is given limits and nothing else of the configuration."""
+
+    def reconfigure(self, limits: Limits) -> None: ...
+
+
+class _Live(NamedTuple):
+    """The parts that a changed configuration reaches."""
+
+    pods: PodTable
+    fleet: Fleet
+    watch: Watch
+    credentials: Credentials
+    gate: Gate
+    decider: Decider
+    tokenizer: Tokenizer
+    poller: Poller
+    access_log: AccessLog
+    proxy: Proxy
+    limited: tuple[_Limited, ...]
+
+
+async def _reconfigure(live: _Live, config: Config) -> None:
+    """First all that may fail, then the tasks that have to end, then everything else in one go."""
+    found = Files()
+    keys = await _keys(config, found)
+    await load_credentials(live.credentials, config.pods, found)
+    if _speaks_tls(config) and not live.proxy.speaks_tls:
+        live.proxy.speak_tls(await client_context(config.upstream_tls, "$.upstream_tls", live.watch))
+    log_file = await asyncio.to_thread(open_file, config.access_log)
+    before = {pod.name: pod for pod in live.pods}
+    kept = {spec.name for spec in config.pods if _same_tasks(before.get(spec.name), spec)}
+    ended = before.keys() - kept
+    await live.fleet.stop(ended)
+
+    live.pods.reconfigure(
+        _pods(config, before),
+        max_load_age=config.poll.max_age,
+        max_requests=config.limits.max_concurrent_per_pod,
+    )
+    live.fleet.forget(ended, removed=[pod for name, pod in before.items() if name not in live.pods])
+    live.credentials.reset(keyed=keys is not None)
+    live.watch.follow(found)
+    live.gate.reconfigure(keys, most=config.limits.max_concurrent, open_metrics=config.auth.open_metrics)
+    live.decider.reconfigure(config.placement, config.p2p)
+    live.tokenizer.reconfigure(config.tokens)
+    live.poller.reconfigure(config.poll)
+    for part in (live.proxy, *live.limited):
+        part.reconfigure(config.limits)
+    live.access_log.reconfigure(config.access_log, log_file)
+    live.fleet.reconfigure(config.poll, probe=_probes(config))
+    live.fleet.supervise()
+
+
+def _pods(config: Config, known: Mapping[str, Pod]) -> Iterator[Pod]:
+    """The configured pods, each with all that is known of it."""
+    addresses = config.p2p_addresses()
+    if unknown := [name for name, address in addresses.items() if address is None]:
+        _log.warning("pods on one host need a p2p address each; until then none of them is a source", pods=unknown)
+    for spec in config.pods:
+        pod, p2p = known.get(spec.name), addresses[spec.name]
+        if pod is None:
+            yield Pod(spec, p2p=p2p, breaker=config.breaker)
+        else:
+            pod.reconfigure(spec, p2p=p2p, breaker=config.breaker)
+            yield pod
+
+
+def _same_tasks(pod: Pod | None, spec: PodConfig) -> bool:
+    """Whether a pod that is known goes on being watched and listened to as it is."""
+    if pod is None:
+        return False
+    told = pod.spec
+    return (told.url, told.kv_events, told.kv_replay, told.data_parallel_size) == (
+        (spec.url, spec.kv_events, spec.kv_replay, spec.data_parallel_size)
+    )
+
+
+def _probes(config: Config) -> bool:
+    return config.p2p.enabled and config.p2p.probe and len(config.pods) > 1
+
+
+async def _keys(config: Config, found: Files) -> Keys | None:
     if (file := config.auth.keys) is None:
         return None
     keys = Keys()
     try:
-        await watch.add("keys", [file], lambda: load_keys(file), keys.replace)
+        await found.add("keys", [file], lambda: load_keys(file), keys.replace)
     except ConfigError as error:
         raise ConfigError(f"$.auth.keys: {error}") from None
     return keys

@@ -19,11 +19,15 @@ class Breaker:
     """Time is an argument, in seconds of any monotonic clock. `trial` is what `began` returned for the request."""
 
     def __init__(self, *, failures: int, cooldown: float) -> None:
-        self._limit = failures
-        self._cooldown = cooldown
+        self.reconfigure(failures=failures, cooldown=cooldown)
         self._failed = 0
         self._opened_at = 0.0
         self._trial = False
+
+    def reconfigure(self, *, failures: int, cooldown: float) -> None:
+        """From now on these bounds, also for what has failed already."""
+        self._limit = failures
+        self._cooldown = cooldown
 
     def state(self, now: float) -> State:
         """Where the machine stands."""

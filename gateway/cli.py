@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,9 +17,11 @@ import uvloop
 from config.load import Config, ConfigError, from_urls, load
 from config.schema import Listen
 from gateway import logs, pod_args
+from gateway.reload import ConfigFile
 from gateway.server import StartError, serve
 
 CANNOT_START = 3
+_CUT_SHORT = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,12 +65,13 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(args: argparse.Namespace) -> int:
     config = _config(args)
     logs.configure(config.log)
+    file = None if args.config is None else ConfigFile(args.config, partial(_config, args))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, restore=args.restore))
+            drained = runner.run(serve(config, restore=args.restore, file=file))
     except ConfigError as error:  # of a file that the configuration names
         raise ConfigError(f"{args.config}: {error}") from error
-    return 0
+    return 0 if drained else _CUT_SHORT
 
 
 def _config(args: argparse.Namespace) -> Config:

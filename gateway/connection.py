@@ -31,7 +31,11 @@ _TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
 
 
 class Connection(RequestHandler):
-    """aiohttp's side of one connection. Relies on `_waiter`: set exactly while it waits for the next request."""
+    """aiohttp's side of one connection.
+
+    Relies on `_waiter`: set exactly while it waits for the next request; on `_current_request`: one is under way; and
+    on `_task_handler`, which ends with the connection.
+    """
 
     def __init__(
         self, manager: web.Server, *, limits: Limits, refused: Callable[[str], None], loop: asyncio.AbstractEventLoop
@@ -44,6 +48,7 @@ class Connection(RequestHandler):
             max_line_size=limits.max_request_line,
             max_field_size=limits.max_header,
             max_headers=limits.max_headers,
+            auto_decompress=False,
         )
         self._head_timeout = limits.header_timeout
         self._refused = refused
@@ -73,6 +78,20 @@ class Connection(RequestHandler):
         """Forget the deadline."""
         self._stop()
         super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Take no further request: close now, or, called again, after the one under way."""
+        idle = self._waiter is not None and not self._waiter.done()
+        self.close()
+        if idle:
+            self.force_close()
+
+    def cut_off(self) -> None:
+        """End the request under way; without one, what the client has not read yet is lost."""
+        if self._current_request is not None and self._task_handler is not None:
+            self._task_handler.cancel()
+        elif self.transport is not None:
+            self.transport.abort()
 
     def _stop(self) -> None:
         if self._deadline is not None:
@@ -142,6 +161,30 @@ class Site(web.BaseSite):
     def name(self) -> str:
         """For people."""
         return f"{self._host}:{self._port}"
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Connections from now on have these."""
+        self._limits = limits
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those there are."""
+        server = self._runner.server
+        return [] if server is None else [each for each in server.connections if isinstance(each, Connection)]
+
+    def leave(self) -> int:
+        """Listen no more, and close connections without a request under way; how many are left. To be repeated."""
+        if self._server is not None:
+            self._server.close()
+        connections = self.connections
+        for connection in connections:
+            connection.leave()
+        return len(connections)
+
+    def cut_off(self) -> None:
+        """End what is under way."""
+        for connection in self.connections:
+            connection.cut_off()
 
     async def start(self) -> None:
         """Listen. Raises OSError."""

@@ -6,20 +6,24 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from aiohttp import hdrs
-from multidict import CIMultiDict
-
 from config.keys import require_secret, secret
 from config.load import ConfigError
 from config.schema import PodConfig
 from gateway.keys import ANTHROPIC_KEY
-from gateway.watch import Watch
+from gateway.watch import Files
+
+_AUTHORIZATION = b"authorization"
+_KEYS = (_AUTHORIZATION, ANTHROPIC_KEY.encode())
 
 
 class Credentials:
     """`Authorization` by the pod's URL. `keyed`: clients' keys are this gateway's own, so they stop here."""
 
     def __init__(self, *, keyed: bool = False) -> None:
+        self.reset(keyed=keyed)
+
+    def reset(self, *, keyed: bool) -> None:
+        """Forget what pods are shown."""
         self._keyed = keyed
         self._bearers: dict[str, str] = {}
 
@@ -31,27 +35,30 @@ class Credentials:
         """The `Authorization` of a call to the pod; None: it asks for none."""
         return self._bearers.get(url)
 
-    def apply(self, headers: CIMultiDict[str], url: str) -> None:
-        """Make a client's headers those of a request to the pod."""
+    def apply(self, headers: list[tuple[bytes, bytes]], url: str) -> list[tuple[bytes, bytes]]:
+        """A client's headers as those of a request to the pod."""
+        bearer = self._bearers.get(url)
         if self._keyed:
-            headers.popall(hdrs.AUTHORIZATION, None)
-            headers.popall(ANTHROPIC_KEY, None)
-        if (bearer := self._bearers.get(url)) is not None:
-            headers[hdrs.AUTHORIZATION] = bearer
+            headers = [header for header in headers if header[0].lower() not in _KEYS]
+        if bearer is not None:
+            headers = [header for header in headers if header[0].lower() != _AUTHORIZATION]
+            headers.append((b"Authorization", bearer.encode()))
+        return headers
 
 
-async def load_credentials(credentials: Credentials, pods: Sequence[PodConfig], watch: Watch) -> None:
-    """Read every pod's key; files are followed. Raises ConfigError."""
+async def load_credentials(credentials: Credentials, pods: Sequence[PodConfig], found: Files) -> None:
+    """Read every pod's key, for `credentials` to use when `found` is put in force. Raises ConfigError."""
     for i, pod in enumerate(pods):
         url = pod.url.rstrip("/")
         if pod.api_key_env is not None:
             where = f"$.pods[{i}].api_key_env: {pod.api_key_env}"
             if pod.api_key_env not in os.environ:
                 raise ConfigError(f"{where}: not set")
-            credentials.use(url, require_secret(os.environ[pod.api_key_env], where))
+            given = require_secret(os.environ[pod.api_key_env], where)
+            found.uses.append(partial(credentials.use, url, given))
         if pod.api_key_file is not None:
             try:
-                await watch.add(
+                await found.add(
                     "pod_key", [pod.api_key_file], partial(secret, pod.api_key_file), partial(credentials.use, url)
                 )
             except ConfigError as error:

@@ -5,13 +5,13 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from config.schema import P2P, Placement
 from gateway.errors import NoPodReady, Overloaded
-from gateway.openai import Endpoint, Peek
+from gateway.openai import Peek
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
 from index import Cached, Publisher, RadixIndex, block_keys, root_key, salt_extra
@@ -19,17 +19,24 @@ from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, 
 from scorers import Placement as Placed
 
 SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch"]
+_NOTHING = Cached(0, 0, 0)
 _DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, nothing depends on it
 
 
 class Ask(NamedTuple):
-    """A request, understood."""
+    """A request, understood.
+
+    `model` None: it does not say, and any pod will do. `only`: no other pods than these. `response_id`: that of a
+    response which the request needs. `computes` false: the pod computes no prompt for it.
+    """
 
     request_id: str
-    endpoint: Endpoint
     peek: Peek
-    model: str
+    model: str | None
     prompt: Prompt
+    only: frozenset[str] | None = None
+    response_id: str | None = None
+    computes: bool = True
 
     @property
     def is_batch(self) -> bool:
@@ -70,20 +77,23 @@ class Decider:
     ) -> None:
         self._index = index
         self._pods = pods
+        self._coordinate = coordinate
+        self.reconfigure(placement, p2p)
+
+    def reconfigure(self, placement: Placement, p2p: P2P) -> None:
+        """Decisions from now on go by these."""
         self._placement = placement
         self._p2p = p2p
-        self._coordinate = coordinate
 
     def decide(self, ask: Ask, tried: Mapping[str, object] | None = None) -> Decision:
         """Choose among the pods that can serve now, less those already tried. Raises NoPodReady."""
         tried = tried or {}
-        pods = self._pods.serving(ask.model, frozenset(tried))
+        pods = self._pods.serving(ask.model, frozenset(tried), ask.only)
         if not pods:
-            if self._pods.overloaded(ask.model):
-                raise Overloaded(
-                    f"All pods that serve {ask.model!r} are at their limit.", code="overloaded", refused="pod_limit"
-                )
-            raise NoPodReady(f"No pod that serves {ask.model!r} is ready.", code="no_pod_ready")
+            serving = "" if ask.model is None else f" that serves {ask.model!r}"
+            if self._pods.overloaded(ask.model, ask.only):
+                raise Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
+            raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
         by_url = {pod.url: pod for pod in pods}
         matched = self._match(ask, pods)
         candidates = self._pods.candidates(pods, matched.cached)
@@ -91,7 +101,7 @@ class Decider:
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
             prompt_tokens=ask.prompt.tokens,
             block_size=matched.block_size,
-            model=ask.model,
+            model=ask.model or "",
         )
         coordinate = self._coordinate()
         placed = place(request, candidates, self._placement.scorers, self._placement.picker, coordinate=coordinate)
@@ -128,38 +138,48 @@ class Decider:
 
     def _match(self, ask: Ask, pods: Iterable[Pod]) -> _Matched:
         """What each publisher holds of the request's sequences, in each block size that its model's blocks have."""
-        namespaces = {pod.models[ask.model].namespace for pod in pods}
+        namespaces = set() if ask.model is None else {pod.models[ask.model].namespace for pod in pods}
         sizes = {namespace: self._index.block_sizes(namespace) for namespace in namespaces}
-        matched = _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE))
+        found: list[tuple[int, dict[Publisher, Cached]]] = []
         extras = {0: salt_extra(ask.peek.cache_salt)} if ask.peek.cache_salt else None
-        for namespace, known in sizes.items():
-            for tokens in ask.prompt.sequences:
-                keys = {size: block_keys(tokens, size, root_key(namespace, size), extras) for size in known}
-                for publisher, cached in self._index.match(keys).items():
-                    matched.add(publisher, cached, len(tokens))
-        return matched
+        for tokens in ask.prompt.sequences:
+            cached = [
+                self._index.match({size: block_keys(tokens, size, root_key(name, size), extras) for size in known})
+                for name, known in sizes.items()
+            ]
+            found.append((len(tokens), _summed(cached)))
+        return _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE), found)
 
 
 class _Matched:
-    """Cached tokens per publisher, summed over a request's sequences, and what of them its engine will reuse."""
+    """Cached tokens per publisher, summed over a request's sequences, and what of them its engine will reuse.
 
-    def __init__(self, block_size: int) -> None:
+    `found` holds, for each sequence, its length and what was found of it.
+    """
+
+    def __init__(self, block_size: int, found: list[tuple[int, dict[Publisher, Cached]]]) -> None:
         self.block_size = block_size
-        self.cached: dict[Publisher, Cached] = {}
-        self._reused: dict[Publisher, int] = {}
-
-    def add(self, publisher: Publisher, cached: Cached, tokens: int) -> None:
-        before = self.cached.get(publisher, Cached(0, 0, 0))
-        self.cached[publisher] = Cached(*map(sum, zip(before, cached, strict=True)))
-        self._reused[publisher] = self._reused.get(publisher, 0) + reused_tokens(cached, 0, tokens, self.block_size)
+        self.cached = _summed([cached for _, cached in found])
+        self._found = found
 
     def reused(self, publisher: Publisher, source_tokens: int, prompt: Prompt) -> int | None:
         """What the engine will report as cached; a source only exists for a single sequence."""
         if prompt.tokens is None:
             return None
-        if not source_tokens:
-            return self._reused.get(publisher, 0)
-        return reused_tokens(self.cached.get(publisher, Cached(0, 0, 0)), source_tokens, prompt.tokens, self.block_size)
+        return sum(
+            reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens, self.block_size)
+            for tokens, cached in self._found
+        )
+
+
+def _summed(found: Sequence[dict[Publisher, Cached]]) -> dict[Publisher, Cached]:
+    if len(found) == 1:
+        return found[0]
+    total: dict[Publisher, Cached] = {}
+    for each in found:
+        for publisher, cached in each.items():
+            total[publisher] = Cached(*map(sum, zip(total.get(publisher, _NOTHING), cached, strict=True)))
+    return total
 
 
 def reused_tokens(cached: Cached, source_tokens: int, tokens: int, block_size: int) -> int:

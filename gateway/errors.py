@@ -40,6 +40,18 @@ class ModelNotFound(RequestError):
     status = 404
 
 
+class ResponseNotFound(RequestError):
+    """No pod keeps that response, or the one that did is gone."""
+
+    status = 404
+
+
+class UnsupportedEncoding(RequestError):
+    """A body is packed in a way that this gateway cannot unpack."""
+
+    status = 415
+
+
 class BodyTooLarge(RequestError):
     """The body is over `limits.max_body`."""
 
@@ -126,6 +138,12 @@ class PodUnavailable(PodError):
     """The pod answered 502, 503 or 504."""
 
     status = 503
+
+
+class NotHere(PodError):
+    """The pod does not have what was asked for; another one may."""
+
+    status = 404
 
 
 class PodRejected(PodError):

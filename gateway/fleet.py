@@ -6,7 +6,7 @@ supervise: until up ──▶ watch + one subscriber per rank ──▶ gone (do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from index import Publisher, RadixIndex
 _log = structlog.get_logger("gateway.fleet")
 _MODELS_EVERY_POLLS = 10  # adapters come and go while a pod runs
 _RESTART_AFTER_FAULT_S = 1.0
+_LOOK_AGAIN_S = 1.0
 
 Subscribe = Callable[[Pod, EventSource], Coroutine[Any, Any, None]]
 
@@ -48,14 +49,54 @@ class Fleet:
         self._index = index
         self._subscribe = subscribe
         self._metrics = metrics
+        self._group: asyncio.TaskGroup | None = None
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
+        self.reconfigure(poll, probe=probe)
+
+    def reconfigure(self, poll: Poll, *, probe: bool) -> None:
+        """Polls and pods that come up from now on."""
         self._poll = poll
         self._probes = probe
 
     async def run(self) -> None:
         """Supervise all pods until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for pod in self._pods:
-                group.create_task(self._supervise(pod), name=f"supervise {pod.name}")
+        async with asyncio.TaskGroup() as self._group:
+            self.supervise()
+            await asyncio.get_running_loop().create_future()  # pods come and go meanwhile
+
+    def supervise(self) -> None:
+        """Begin with every pod of the table that nobody supervises; before `run`, that is for `run` to do."""
+        if self._group is None:
+            return
+        for pod in self._pods:
+            if pod.name not in self._supervisors:
+                task = self._group.create_task(self._supervise(pod), name=f"supervise {pod.name}")
+                self._supervisors[pod.name] = task
+
+    async def stop(self, names: Iterable[str]) -> None:
+        """End the tasks of these pods. What is known of them stays."""
+        tasks = [self._supervisors.pop(name) for name in names if name in self._supervisors]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def forget(self, names: Collection[str], removed: Iterable[Pod]) -> None:
+        """Nothing is known any more of what these pods hold; `removed` are not in the table any more either."""
+        for name in names:
+            self._index.remove_pod(name)
+            self._pods.agreement.forget(name)
+        for pod in removed:
+            _log.info("pod removed", pod=pod.name, requests=pod.requests)
+            if self._group is not None:
+                self._group.create_task(self._part(pod), name=f"part {pod.name}")
+
+    async def _part(self, pod: Pod) -> None:
+        """Requests under way on a pod that is not configured any more still count; then its metrics end as well."""
+        while pod.requests:  # noqa: ASYNC110 - a look now and then is cheaper than a word at the end of each request
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        if pod.name not in self._pods:
+            self._metrics.forget(pod.name)
 
     async def _supervise(self, pod: Pod) -> None:
         task = asyncio.current_task()

@@ -1,23 +1,22 @@
 """Who may do what, and how many at once, before a body is read.
 
 Nothing is open unless it is listed: a path that is added later asks for a key. Paths are those of the route that was
-matched, so no spelling of a URL gets around them. A gateway without keys and limits has no gate at all.
+matched, so no spelling of a URL gets around them. Without keys and limits everything passes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as Next
-from aiohttp.typedefs import Middleware
 
 from config.keys import ApiKey
 from gateway.errors import Forbidden, Overloaded, RateLimited
 from gateway.keys import Keys
 
 ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot")
-_OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
 _UNCOUNTED_PATHS = frozenset({"/v1/models", "/v1/models/{model}", *ADMIN_PATHS})
 _API_KEY = web.RequestKey("api_key", ApiKey)
 
@@ -26,28 +25,31 @@ class Gate:
     """`keys` None: nobody needs one; `most` None: as many requests as come."""
 
     def __init__(self, keys: Keys | None, *, most: int | None, open_metrics: bool = False) -> None:
-        self._keys = keys
-        self._most = most
-        self._open = _OPEN_PATHS | {"/metrics"} if open_metrics else _OPEN_PATHS
         self._under_way = 0
         self._of_key: Counter[str] = Counter()  # by id, so that a changed file of keys changes nothing here
+        self.reconfigure(keys, most=most, open_metrics=open_metrics)
 
-    def middlewares(self) -> list[Middleware]:
-        """What a listener for clients puts before its routes."""
-        return [] if self._keys is None and self._most is None else [self._pass]
+    def reconfigure(self, keys: Keys | None, *, most: int | None, open_metrics: bool) -> None:
+        """Requests from now on. Those under way go on, and count where they were counted."""
+        self._keys = keys
+        self._most = most
+        self._open = OPEN_PATHS | {"/metrics"} if open_metrics else OPEN_PATHS
 
     @web.middleware
-    async def _pass(self, request: web.Request, handler: Next) -> web.StreamResponse:
+    async def middleware(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        """What a listener for clients puts before its routes."""
+        if self._keys is None and self._most is None:
+            return await handler(request)
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
         if path in self._open:
             return await handler(request)
         key = None
-        if self._keys is not None:
+        if self._keys is not None and not _is_preflight(request):
             key = request[_API_KEY] = self._keys.of(request.headers)
-            if path in ADMIN_PATHS and not key.admin:
-                raise Forbidden("This needs a key with `admin`.", code="admin_key_required", refused="not_admin")
-        if path in _UNCOUNTED_PATHS:
+            if path in ADMIN_PATHS:
+                require_admin(request)
+        if path in _UNCOUNTED_PATHS and request.method != hdrs.METH_OPTIONS:
             return await handler(request)
         return await self._counted(request, handler, key)
 
@@ -70,6 +72,12 @@ class Gate:
             self._of_key[name] -= 1
 
 
+def _is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks what a page may ask: by its nature without a key, answered by pods without one."""
+    names = (hdrs.ORIGIN, hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+    return request.method == hdrs.METH_OPTIONS and not request.body_exists and all(n in request.headers for n in names)
+
+
 def key_id(request: web.Request) -> str:
     """The id of the request's key; empty where none is asked for."""
     key = request.get(_API_KEY)
@@ -80,6 +88,13 @@ def may_use(request: web.Request, model: str) -> bool:
     """Whether the request's key allows a model; true where no key is asked for."""
     key = request.get(_API_KEY)
     return key is None or key.allows(model)
+
+
+def require_admin(request: web.Request) -> None:
+    """Raise Forbidden where the request's key is none with `admin`."""
+    key = request.get(_API_KEY)
+    if key is not None and not key.admin:
+        raise Forbidden("This needs a key with `admin`.", code="admin_key_required", refused="not_admin")
 
 
 def require_model(request: web.Request, model: str | None) -> None:

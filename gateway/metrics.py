@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.labelled import Counter, Histogram
 from gateway.pods import PodTable
 from index import Publisher, RadixIndex, Tier
 
@@ -29,6 +30,7 @@ class Record(Struct):
     """What one request came to; filled while it is served, counted once when it ends."""
 
     started: float
+    endpoint: str = "other"
     model: str = ""
     pod: str = ""
     status: int = 500
@@ -52,7 +54,9 @@ class Metrics:
     def __init__(self, pods: PodTable, index: RadixIndex) -> None:
         self.registry = r = CollectorRegistry()
         ns = "p2p_gateway"
-        self.requests = Counter(f"{ns}_requests", "Requests by answer", ["model", "pod", "status"], registry=r)
+        self.requests = Counter(
+            f"{ns}_requests", "Requests by answer", ["endpoint", "model", "pod", "status"], registry=r
+        )
         self.ttft = Histogram(
             f"{ns}_ttft_seconds",
             "From the request's arrival to the answer's first byte",
@@ -136,13 +140,32 @@ class Metrics:
             ["pod", "result"],
             registry=r,
         )
+        self.config_reloads = Counter(
+            f"{ns}_config_reloads", "SIGHUPs, by what became of the configuration", ["result"], registry=r
+        )
+        self.config_loaded = Gauge(
+            f"{ns}_config_loaded_timestamp_seconds", "When the configuration in force was read", registry=r
+        )
+        self.access_log_dropped = Counter(
+            f"{ns}_access_log_dropped_lines", "Requests whose line could not be written", registry=r
+        )
         r.register(_State(pods, index))
+
+    def forget(self, pod: str) -> None:
+        """End every series of a pod that is not configured any more. O(series)."""
+        for counter in (each for each in vars(self).values() if isinstance(each, Counter)):
+            names = counter._labelnames  # noqa: SLF001 - there is no other way to know their order
+            for family in counter.collect():
+                for labels in [sample.labels for sample in family.samples if sample.name.endswith("_total")]:
+                    if pod in (labels.get("pod"), labels.get("source")):
+                        counter.remove(*(labels[name] for name in names))
 
     def completed(self, record: Record, now: float) -> None:
         """Count a request that has ended."""
         model = record.model or "unknown"
-        self.requests.labels(model, record.pod, record.status).inc()
-        self.duration.labels(model).observe(now - record.started)
+        self.requests.labels(record.endpoint, model, record.pod, record.status).inc()
+        if record.pod:
+            self.duration.labels(model).observe(now - record.started)
         if record.key:
             self.key_requests.labels(record.key, record.status).inc()
         if record.first_byte is not None and record.status == 200:

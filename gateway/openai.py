@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway.errors import GatewayError, RequestError
 
-Endpoint = Literal["chat/completions", "completions"]
+T = TypeVar("T")
+PromptKind = Literal["chat/completions", "completions"]
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # no JSON, but engines read past it
 
 
 class Peek(Struct):
@@ -48,13 +50,30 @@ class Peek(Struct):
         return max(self.n or 1, self.best_of or 1, 2 if self.use_beam_search else 1)
 
 
+class Named(Struct):
+    """What any JSON body may name: a model, and the response that it goes on from."""
+
+    model: str | None = None
+    previous_response_id: str | None = None
+
+
 _PEEK = msgspec.json.Decoder(Peek)
+_NAMED = msgspec.json.Decoder(Named)
 
 
 def peek(body: bytes) -> Peek:
     """O(len(body)), one pass. Raises RequestError for anything but a JSON object with usable fields."""
+    return _decoded(_PEEK, body)
+
+
+def named(body: bytes) -> Named:
+    """Likewise, of a body whose prompt is not looked at."""
+    return _decoded(_NAMED, body)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
-        return _PEEK.decode(body)
+        return decoder.decode(body.removeprefix(BYTE_ORDER_MARK))
     except msgspec.ValidationError as error:
         reason, at, place = str(error).rpartition(" - at `$.")
         if not at:
@@ -73,14 +92,21 @@ class Usage(NamedTuple):
     cached: int | None = None
 
 
-# An unescaped quote in front tells a field from the same text inside a generated string.
-_COUNTS = re.compile(rb'(?<!\\)"(prompt_tokens|completion_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])')
+# An unescaped quote in front tells a field from the same text inside a generated string. Responses and messages count
+# input and output, completions prompt and completion.
+_COUNTS = re.compile(
+    rb'(?<!\\)"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])'
+)
 
 
 def usage(tail: Iterable[bytes]) -> Usage:
     """Read the counts from the end of an answer, JSON or SSE: the last mention of each field wins. O(len(tail))."""
     found = {name.decode(): int(count) for name, count in _COUNTS.findall(b"".join(tail))}
-    return Usage(found.get("prompt_tokens"), found.get("completion_tokens"), found.get("cached_tokens"))
+    return Usage(
+        found.get("prompt_tokens", found.get("input_tokens")),
+        found.get("completion_tokens", found.get("output_tokens")),
+        found.get("cached_tokens"),
+    )
 
 
 def error_body(error: GatewayError) -> bytes:

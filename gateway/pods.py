@@ -33,6 +33,9 @@ class Load(NamedTuple):
     kv_usage: float | None = None
 
 
+_UNKNOWN_LOAD = Load()
+
+
 class Model(NamedTuple):
     """A model id as a pod serves it.
 
@@ -157,6 +160,14 @@ class Pod:
         self.p2p = p2p
         self._breaker_config = breaker
 
+    def reconfigure(self, spec: PodConfig, *, p2p: tuple[str, int] | None, breaker: BreakerConfig) -> None:
+        """The configuration says this of it now. What is known of the pod, and under way on it, stays."""
+        self.spec = spec
+        self.url = spec.url.rstrip("/")
+        self.p2p = p2p
+        self._breaker_config = breaker
+        self.breaker.reconfigure(failures=breaker.failures, cooldown=breaker.cooldown)
+
     def joined(self, models: Mapping[str, Model], ranks: tuple[int, ...]) -> None:
         """The pod can serve. Counts start from zero: nothing of an earlier incarnation is under way on this one."""
         self.models = dict(models)
@@ -196,7 +207,7 @@ class Pod:
 
     def rank_load(self, rank: int, oldest: float) -> Load:
         """The polled load, or all-unknown when it is older than `oldest`."""
-        return self.load.get(rank, Load()) if self.load_at >= oldest else Load()
+        return self.load.get(rank, _UNKNOWN_LOAD) if self.load_at >= oldest else _UNKNOWN_LOAD
 
     @property
     def requests(self) -> int:
@@ -220,11 +231,18 @@ class PodTable:
         max_requests: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pods = {pod.name: pod for pod in pods}
         self.agreement = Agreement()
+        self.clock = clock
+        self.reconfigure(pods, max_load_age=max_load_age, max_requests=max_requests)
+
+    def reconfigure(self, pods: Iterable[Pod], *, max_load_age: float, max_requests: int | None) -> None:
+        """From now on these pods and bounds."""
+        self._pods = {pod.name: pod for pod in pods}
         self._max_load_age = max_load_age
         self._max_requests = max_requests
-        self.clock = clock
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._pods
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._pods.values())
@@ -237,6 +255,10 @@ class PodTable:
         """Whether any pod can serve."""
         return any(pod.state == "ready" for pod in self)
 
+    def knows(self, model: str) -> bool:
+        """Whether a pod is known to serve the model, ready or not."""
+        return any(model in pod.models for pod in self)
+
     def models(self) -> dict[str, list[Pod]]:
         """Model id → the pods known to serve it, ready or not."""
         serving: dict[str, list[Pod]] = {}
@@ -245,23 +267,29 @@ class PodTable:
                 serving.setdefault(model, []).append(pod)
         return serving
 
-    def serving(self, model: str, excluded: frozenset[str] = frozenset()) -> list[Pod]:
+    def serving(
+        self, model: str | None, excluded: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+    ) -> list[Pod]:
         """Ready pods for a model, best kind only: healthy ones; else suspect ones; else those with an open breaker.
 
         A pod under suspicion is still better than no answer, so it drops out only while another can serve. A pod with
-        as many requests as it may have serves no more of them.
+        as many requests as it may have serves no more of them. `model` None: any; `only`: no others than these.
         """
         now = self.clock()
-        ready = [p for p in self if p.state == "ready" and model in p.models and p.name not in excluded]
+        ready = [pod for pod in self._ready(model, only) if pod.name not in excluded]
         if self._max_requests is not None:
             ready = [pod for pod in ready if pod.requests < self._max_requests]
         admitted = [p for p in ready if p.breaker.admits(now)]
         return [p for p in admitted if not p.suspect] or admitted or ready
 
-    def overloaded(self, model: str) -> bool:
+    def overloaded(self, model: str | None, only: frozenset[str] | None = None) -> bool:
         """Whether ready pods serve a model, and all have as many requests as they may."""
-        ready = [pod for pod in self if pod.state == "ready" and model in pod.models]
+        ready = self._ready(model, only)
         return self._max_requests is not None and bool(ready) and all(p.requests >= self._max_requests for p in ready)
+
+    def _ready(self, model: str | None, only: frozenset[str] | None) -> list[Pod]:
+        ready = [pod for pod in self if pod.state == "ready" and (model is None or model in pod.models)]
+        return ready if only is None else [pod for pod in ready if pod.name in only]
 
     def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:
         """One candidate per rank. O(ranks)."""

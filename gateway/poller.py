@@ -79,6 +79,10 @@ class Poller:
         self._api = api
         self._timeout = poll.timeout
 
+    def reconfigure(self, poll: Poll) -> None:
+        """Calls from now on have this deadline."""
+        self._timeout = poll.timeout
+
     async def health(self, url: str) -> None:
         """Return if the pod's engine is alive."""
         await self._get(url, "/health")

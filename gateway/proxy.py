@@ -8,46 +8,49 @@ for whole.
 from __future__ import annotations
 
 import asyncio
-import io
+import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-import aiohttp
 from aiohttp import hdrs, web
-from multidict import CIMultiDict, CIMultiDictProxy
-from yarl import URL
+from multidict import CIMultiDict
 
 from config.schema import Limits
 from gateway import openai
-from gateway.errors import PodError, PodUnavailable
+from gateway.answers import error_event
+from gateway.deadline import Deadline
+from gateway.drain import Drain
+from gateway.errors import GatewayError, NotHere, PodUnavailable
 from gateway.metrics import Record
 from gateway.pods import Lease
-from gateway.upstream import pod_io
+from gateway.upstream import as_pod_error
+from gateway.wire import Answer, Origin, Pool, WireError
 
 # RFC 9110, 7.6.1: meant for one connection only; and what each side's HTTP stack writes itself.
 _HOP_BY_HOP = frozenset(
     {
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     }
 )
-# A compressed body has been unpacked on its way in; its length is written anew.
-_NOT_TO_POD = _HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect", "x-request-id"}
+# The length of a body is written anew: it may not be what it was.
+_NOT_TO_POD = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 # By these a client could choose a rank or a source, here or at a pod.
-_STEERING = ("x-gateway-", "x-data-parallel-", "x-kv-", "x-prefiller-", "x-p2p-")
+_STEERING = (b"x-gateway-", b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
+_OURS = b"x-gateway-"
+_USUAL_CONNECTION = ("keep-alive", "Keep-Alive", "close")
 _RETRYABLE_STATUS = frozenset({502, 503, 504})
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
-_LARGE_BODY_BYTES = 1024 * 1024
 _PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
 
 
@@ -56,20 +59,45 @@ class ClientLeftError(Exception):
 
 
 class Attempt(NamedTuple):
-    """What goes to the pod."""
+    """What goes to the pod.
+
+    `length` is that of a body that comes in pieces, None where it is not known before its end. An answer with the
+    status `not_here` is none for the client: `NotHere`. `first` sees the first piece of any other.
+    """
 
     url: str
+    method: str
     path: str
-    headers: CIMultiDict[str]
-    body: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | AsyncIterable[bytes]
+    length: int | None = None
+    not_here: int | None = None
+    first: Callable[[bytes], None] | None = None
 
 
 class Proxy:
-    """Holds the pooled connections to all pods."""
+    """Sends attempts over a pool of connections; `tls` is for pods that are asked by https."""
 
-    def __init__(self, session: aiohttp.ClientSession, limits: Limits) -> None:
-        self._session = session
+    def __init__(self, pool: Pool, limits: Limits, drain: Drain, tls: ssl.SSLContext | None = None) -> None:
+        self._pool = pool
         self._limits = limits
+        self._drain = drain
+        self._tls = tls
+        self._origins: dict[str, Origin] = {}
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether pods can be asked by https."""
+        return self._tls is not None
+
+    def speak_tls(self, tls: ssl.SSLContext) -> None:
+        """From now on pods can be asked by https."""
+        self._tls = tls
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Attempts from now on have these."""
+        self._limits = limits
+        self._pool.reconfigure(connect_timeout=limits.connect_timeout)
 
     async def forward(
         self, request: web.Request, attempt: Attempt, answer_headers: Mapping[str, str], lease: Lease, record: Record
@@ -78,104 +106,117 @@ class Proxy:
         out: web.StreamResponse | None = None
         where = attempt.url + attempt.path
         try:
-            async with (
-                pod_io(where, deadline=self._limits.first_byte_timeout) as deadline,
-                self._send(attempt) as answer,
-            ):
+            async with Deadline(self._limits.first_byte_timeout) as deadline, await self._send(attempt) as answer:
                 if answer.status in _RETRYABLE_STATUS:
                     raise PodUnavailable(f"{where} answered {answer.status}", code="pod_unavailable")
-                chunk = await answer.content.readany()
+                if answer.status == attempt.not_here:
+                    lease.first_byte()
+                    raise NotHere(f"{where} answered {answer.status}", code="not_here")
+                chunk = await answer.read()
                 lease.first_byte()
                 record.first_byte = time.monotonic()
                 record.status = answer.status
-                out = web.StreamResponse(status=answer.status, headers=_to_client(answer.headers, answer_headers))
+                if attempt.first is not None:
+                    attempt.first(chunk)
+                out = web.StreamResponse(status=answer.status, headers=_to_client(answer, answer_headers))
                 await self._stream(request, answer, chunk, out, deadline, record)
-        except PodError as error:
+        except (TimeoutError, WireError) as cause:
+            error = as_pod_error(cause, where)
             if out is None:
-                raise
+                raise error from cause
             record.broken = error.code
             await _break_off(request, out, error)
+        except asyncio.CancelledError:
+            if out is None or not self._drain.over:
+                raise
+            refusal = self._drain.refusal()
+            record.broken = refusal.code
+            await _break_off(request, out, refusal)
         except ClientLeftError:
             if request.transport is not None:
                 request.transport.abort()  # what is still buffered has no reader
             raise
         return out
 
-    def _send(self, attempt: Attempt) -> aiohttp.client._RequestContextManager:
-        body = attempt.body
-        return self._session.post(
-            URL(attempt.url + attempt.path, encoded=True),
-            data=io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body,
-            headers=attempt.headers,
-            skip_auto_headers=(hdrs.USER_AGENT, hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE),
-            allow_redirects=False,
+    async def _send(self, attempt: Attempt) -> Answer:
+        origin = self._origins.get(attempt.url)
+        if origin is None:
+            tls = self._tls if attempt.url.lower().startswith("https:") else None
+            origin = self._origins[attempt.url] = Origin.of(attempt.url, tls)
+        path = attempt.path.encode("utf-8", "surrogateescape")
+        return await self._pool.request(
+            origin, attempt.method.encode(), path, attempt.headers, attempt.body, length=attempt.length
         )
 
     async def _stream(
         self,
         request: web.Request,
-        answer: aiohttp.ClientResponse,
+        answer: Answer,
         chunk: bytes,
         out: web.StreamResponse,
-        deadline: asyncio.Timeout,
+        deadline: Deadline,
         record: Record,
     ) -> None:
         """Until the end. One deadline spans each read and the write that hands it on; whoever is late has failed."""
-        clock = asyncio.get_running_loop().time
         tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-        read, idle = answer.content.readany, self._limits.idle_timeout
+        read, write, move, idle = answer.read, out.write, deadline.move, self._limits.idle_timeout
+        by_client = True  # that it takes long; a pod that fails says so with other exceptions than a client does
         try:
-            await _by_client(out.prepare(request), deadline)
+            await out.prepare(request)
             while chunk:
                 tail.append(chunk)
-                deadline.reschedule(clock() + idle)
-                await _by_client(out.write(chunk), deadline)
+                move(idle)
+                await write(chunk)
+                by_client = False
                 chunk = await read()
-            await _by_client(out.write_eof(), deadline)
+                by_client = True
+            await out.write_eof()
+        except ConnectionError as error:
+            raise ClientLeftError from error
+        except asyncio.CancelledError:
+            if by_client and deadline.expired():
+                raise ClientLeftError from None
+            raise
         finally:
             usage = openai.usage(tail)
             record.reported_prompt, record.reported_completion, record.reported_cached = usage
 
 
-async def _by_client(step: Awaitable[object], deadline: asyncio.Timeout) -> None:
-    """Await what only the client can hold up: its failure, or its being late, must not be taken for the pod's."""
-    try:
-        await step
-    except ConnectionError as error:
-        raise ClientLeftError from error
-    except asyncio.CancelledError:
-        if deadline.expired():
-            raise ClientLeftError from None
-        raise
-
-
-async def _break_off(request: web.Request, out: web.StreamResponse, error: PodError) -> None:
+async def _break_off(request: web.Request, out: web.StreamResponse, error: GatewayError) -> None:
     """Tell an SSE client what happened; close so that no client takes the answer for complete."""
     if out.prepared and out.content_type == "text/event-stream":
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_PARTING_WORD_S):
-                await out.write(b"\n\ndata: " + openai.error_body(error) + b"\n\n")
+                await out.write(b"\n\n" + error_event(request, error))
     if request.transport is not None:
         request.transport.close()
 
 
-def to_pod(headers: CIMultiDictProxy[str], request_id: str, rank: int | None) -> CIMultiDict[str]:
-    """The client's headers, less what is this connection's own and what could steer; `rank` if the pod has several."""
-    named = {name.strip().lower() for line in headers.getall(hdrs.CONNECTION, ()) for name in line.split(",")}
-    sent = CIMultiDict(
-        (name, value)
-        for name, value in headers.items()
-        if (low := name.lower()) not in _NOT_TO_POD and low not in named and not low.startswith(_STEERING)
-    )
-    sent["x-request-id"] = request_id
+def to_pod(request: web.BaseRequest, request_id: str, rank: int | None, *, unpacked: bool) -> list[tuple[bytes, bytes]]:
+    """The client's headers, less what is this connection's own and what could steer.
+
+    `rank` if the pod has several; `unpacked` if the body is not in the coding any more in which it came.
+    """
+    dropped = _NOT_TO_POD | {b"content-encoding"} if unpacked else _NOT_TO_POD
+    if (named := request.headers.get(hdrs.CONNECTION)) is not None and named not in _USUAL_CONNECTION:
+        lines = request.headers.getall(hdrs.CONNECTION)
+        dropped |= {name.strip().lower().encode("utf-8", "surrogateescape") for name in ",".join(lines).split(",")}
+    sent = [
+        header
+        for header in request.raw_headers
+        if (name := header[0].lower()) not in dropped and not name.startswith(_STEERING)
+    ]
+    sent.append((b"x-request-id", request_id.encode("utf-8", "surrogateescape")))
     if rank is not None:
-        sent["x-data-parallel-rank"] = str(rank)
+        sent.append((b"x-data-parallel-rank", b"%d" % rank))
     return sent
 
 
-def _to_client(headers: CIMultiDictProxy[str], ours: Mapping[str, str]) -> CIMultiDict[str]:
+def _to_client(answer: Answer, ours: Mapping[str, str]) -> CIMultiDict[str]:
     sent = CIMultiDict(
-        (n, v) for n, v in headers.items() if n.lower() not in _HOP_BY_HOP and not n.lower().startswith("x-gateway-")
+        (name.decode("latin-1"), value.strip(b" \t").decode("utf-8", "surrogateescape"))
+        for name, value in answer.headers
+        if (known := name.lower()) not in _HOP_BY_HOP and not known.startswith(_OURS)
     )
     sent.update(ours)
     return sent

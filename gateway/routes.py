@@ -1,10 +1,9 @@
-"""URLs → handlers, and the outer border: every error leaves in OpenAI's shape."""
+"""URLs → handlers, and the outer border: every error leaves in its path's shape, every request in the journal."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 import structlog
@@ -13,20 +12,27 @@ from aiohttp.typedefs import Handler as Next
 from aiohttp.typedefs import Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from config.schema import Limits, join_address
+from config.schema import Limits
 from gateway import openai, snapshot
 from gateway.answers import error_answer
+from gateway.bodies import read_body
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, RequestError
-from gateway.gate import ADMIN_PATHS, Gate, may_use
-from gateway.handler import CLIENT_LEFT_STATUS, REQUEST_ID, Handler, read_body, request_id
-from gateway.metrics import TIER_NAMES, Metrics
-from gateway.openai import Endpoint
-from gateway.pods import Pod, PodTable
+from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
+from gateway.handler import Handler
+from gateway.journal import CLIENT_LEFT_STATUS, REQUEST_ID, Journal
+from gateway.metrics import Metrics
+from gateway.pods import PodTable
 from gateway.proxy import ClientLeftError
-from index import Publisher, RadixIndex
+from gateway.shown import model_card, pod_row
+from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, OTHER, endpoint_of, errors_of
+from index import RadixIndex
 
 _log = structlog.get_logger("gateway.routes")
+_ECHOING = frozenset({hdrs.METH_TRACE, hdrs.METH_CONNECT})  # a pod's answer could hold the key it was shown
+_USUAL = hdrs.METH_ALL - _ECHOING
+_UP_AND_DOWN = frozenset({".", ".."})
+_FOR_OPERATORS = frozenset({*ADMIN_PATHS, *OPEN_PATHS})
 
 
 class Routes:
@@ -41,6 +47,7 @@ class Routes:
         index: RadixIndex,
         decider: Decider,
         metrics: Metrics,
+        journal: Journal,
         limits: Limits,
     ) -> None:
         self._handler = handler
@@ -50,19 +57,20 @@ class Routes:
         self._decider = decider
         self._metrics = metrics
         self._limits = limits
+        self._journal = journal
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Requests from now on have these."""
+        self._limits = limits
 
     def application(self, *, admin: bool) -> web.Application:
         """An aiohttp application with the routes for clients, and those for operators too if `admin`."""
-        app = self._application(self._gate.middlewares())
-        app.add_routes(
-            [
-                web.post("/v1/chat/completions", self.chat_completions),
-                web.post("/v1/completions", self.completions),
-                web.get("/v1/models", self.models),
-                web.get("/v1/models/{model:.+}", self.model),
-                *(self._for_operators() if admin else ()),
-            ]
-        )
+        app = self._application([self._gate.middleware])
+        for path, own in (("/v1/models", self.models), ("/v1/models/{model:.+}", self.model)):
+            app.add_routes([web.get(path, own), web.route(hdrs.METH_ANY, path, self.serve)])
+        served = (endpoint.path for endpoint in (*ENDPOINTS, OTHER) if endpoint.placed != "here")
+        app.add_routes(web.route(hdrs.METH_ANY, path, self.serve) for path in served)
+        app.add_routes(self._for_operators() if admin else ())
         return app
 
     def admin_application(self) -> web.Application:
@@ -72,9 +80,16 @@ class Routes:
         return app
 
     def _application(self, middlewares: list[Middleware]) -> web.Application:
-        app = web.Application(middlewares=[self._errors, *middlewares], client_max_size=self._limits.max_body)
+        app = web.Application(middlewares=[self._border, *middlewares])
+        app.on_response_prepare.append(self._parting)
         app.add_routes([web.get("/health", self.health), web.get("/ready", self.ready)])
         return app
+
+    async def _parting(self, _: web.Request, answer: web.StreamResponse) -> None:
+        """While this gateway is leaving, clients are asked to connect elsewhere."""
+        if self._handler.drain.leaving:
+            answer.force_close()
+            answer.headers[hdrs.CONNECTION] = "close"
 
     def _for_operators(self) -> list[web.RouteDef]:
         served = {
@@ -86,37 +101,61 @@ class Routes:
         return [served[path] for path in ADMIN_PATHS]
 
     @web.middleware
-    async def _errors(self, request: web.Request, handler: Next) -> web.StreamResponse:
-        request[REQUEST_ID] = request_id(request)
+    async def _border(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        """What operators and probes ask is not in the journal: it would drown what clients ask."""
+        resource = request.match_info.route.resource
+        record = self._journal.begins(request)
+        try:
+            answer = await self._answer(request, handler)
+            record.status = answer.status
+        except asyncio.CancelledError:
+            record.status = CLIENT_LEFT_STATUS
+            raise
+        finally:
+            if resource is None or resource.canonical not in _FOR_OPERATORS:
+                self._journal.ended(request, record)
+        return answer
+
+    async def _answer(self, request: web.Request, handler: Next) -> web.StreamResponse:
         try:
             return await handler(request)
         except GatewayError as error:
             if error.refused is not None:
                 self._metrics.refused.labels(error.refused).inc()
-            answer = error_answer(error, status=error.status)
+            answer = error_answer(error, status=error.status, errors=errors_of(request))
+        except web.HTTPMethodNotAllowed as error:
+            answer = _not_allowed(request, error.allowed_methods)
         except web.HTTPException as error:
-            if error.status < 400:
+            told = RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request")
+            answer = error_answer(told, status=error.status, errors=errors_of(request))
+        except asyncio.CancelledError:
+            if not self._handler.drain.over or request.writer.output_size > 0:
                 raise
-            answer = error_answer(
-                RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request"),
-                status=error.status,
-            )
-            answer.headers.update({n: v for n, v in error.headers.items() if n == hdrs.ALLOW})
+            refusal = self._handler.drain.refusal()
+            answer = error_answer(refusal, status=refusal.status, errors=errors_of(request))
         except (ConnectionError, ClientLeftError):
             return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
         except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
             _log.exception("unexpected error", request_id=request[REQUEST_ID], path=request.path)
-            answer = error_answer(GatewayError("The gateway failed unexpectedly.", code="internal_error"), status=500)
+            fault = GatewayError("The gateway failed unexpectedly.", code="internal_error")
+            answer = error_answer(fault, status=fault.status, errors=errors_of(request))
         answer.headers["x-request-id"] = request[REQUEST_ID]
         return answer
 
-    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
-        """Chat, JSON or SSE."""
-        return await self._handler.serve(request, "chat/completions")
-
-    async def completions(self, request: web.Request) -> web.StreamResponse:
-        """Text completion of a text, token ids, or a batch of either."""
-        return await self._handler.serve(request, "completions")
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Whatever pods answer. How, the table of endpoints says."""
+        endpoint = endpoint_of(request)
+        if request.method == hdrs.METH_OPTIONS:
+            endpoint = OTHER  # what a page of another origin may ask, the pod knows
+        elif endpoint.methods and request.method not in endpoint.methods:
+            raise web.HTTPMethodNotAllowed(request.method, endpoint.methods)
+        elif request.method in _ECHOING:
+            raise web.HTTPMethodNotAllowed(request.method, _USUAL)
+        if not _UP_AND_DOWN.isdisjoint(request.path.split("/")):
+            raise web.HTTPNotFound  # what is between here and a pod may follow it to anywhere
+        if endpoint.operators:
+            require_admin(request)
+        return await self._handler.serve(request, endpoint)
 
     async def models(self, request: web.Request) -> web.Response:
         """The union of what the pods serve and the key may use, each entry as its pod states it."""
@@ -137,9 +176,10 @@ class Routes:
 
     async def ready(self, _: web.Request) -> web.Response:
         """200 while a request could be served."""
-        ready = self._pods.ready and not self._handler.draining
+        leaving = self._handler.drain.leaving
+        ready = self._pods.ready and not leaving
         pods = {pod.name: pod.state if pod.state == "ready" else f"{pod.state}: {pod.reason}" for pod in self._pods}
-        return _json({"ready": ready, "draining": self._handler.draining, "pods": pods}, status=200 if ready else 503)
+        return _json({"ready": ready, "draining": leaving, "pods": pods}, status=200 if ready else 503)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus exposition."""
@@ -149,14 +189,14 @@ class Routes:
 
     async def pods(self, _: web.Request) -> web.Response:
         """What is known of each pod."""
-        return _json({"pods": [self._pod(pod) for pod in self._pods]})
+        return _json({"pods": [pod_row(pod, self._pods, self._index) for pod in self._pods]})
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a completion body would get now. Nothing is forwarded."""
         body = await read_body(request, self._limits)
         peek = openai.peek(body)
-        endpoint: Endpoint = "completions" if peek.messages is msgspec.UNSET else "chat/completions"
-        ask = await self._handler.understand(request, endpoint, body)
+        endpoint = COMPLETIONS if peek.messages is msgspec.UNSET else CHAT
+        ask = await self._handler.understanding.ask(request, endpoint, body)
         return _json(explanation(self._decider.decide(ask)))
 
     async def snapshot(self, request: web.Request) -> web.StreamResponse:
@@ -175,65 +215,19 @@ class Routes:
         return answer
 
     def _cards(self, request: web.Request) -> dict[str, msgspec.Raw]:
-        models = self._pods.models().items()
-        return {m: msgspec.Raw(pods[0].models[m].card) for m, pods in models if may_use(request, m)}
-
-    def _pod(self, pod: Pod) -> dict[str, Any]:
-        now = time.monotonic()
-        held = [self._index.blocks(Publisher(pod.name, rank)) for rank in pod.ranks]
-        blocks = {name: sum(tiers[tier] for tiers in held) for tier, name in TIER_NAMES.items()}
-        ranks = []
-        for rank in pod.ranks:
-            load, counts, stream = pod.load.get(rank), pod.in_flight.get(rank), pod.streams.get(rank)
-            ranks.append(
-                {
-                    "rank": rank,
-                    "waiting": load and load.waiting,
-                    "running": load and load.running,
-                    "kv_usage": load and load.kv_usage,
-                    "in_flight_requests": counts.requests if counts else 0,
-                    "in_flight_tokens": counts.tokens if counts else 0,
-                    "last_event_age": None
-                    if not stream or stream.last_event_at is None
-                    else round(now - stream.last_event_at, 3),
-                    "last_seq": stream and stream.last_seq,
-                    "gaps": stream.gaps if stream else 0,
-                    "restarts": stream.restarts if stream else 0,
-                    "certain": bool(stream and stream.certain),
-                    "accuracy": stream and stream.trust.accuracy,
-                    "credit": round(stream.trust.credit(now), 4) if stream else 1.0,
-                }
-            )
-        return {
-            "url": pod.url,
-            "role": pod.spec.role,
-            "state": pod.state,
-            "reason": pod.reason or None,
-            "suspect": pod.suspect,
-            "models": list(pod.models),
-            "labels": pod.spec.labels,
-            "p2p": pod.p2p and join_address(*pod.p2p),
-            "breaker": pod.breaker.state(self._pods.clock()),
-            "cannot_pull_from": self._pods.agreement.of(pod.name),
-            "cached_blocks": blocks,
-            **_over_ranks(ranks),
-            "ranks": ranks,
-        }
+        served = self._pods.models().items()
+        return {m: model_card([pod.models[m] for pod in pods]) for m, pods in served if may_use(request, m)}
 
 
-def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """The pod's own line: sums of loads, the worst of streams; null where no rank said anything."""
-
-    def known(field: str) -> list[Any]:
-        return [rank[field] for rank in ranks if rank[field] is not None]
-
-    line: dict[str, Any] = {f: sum(known(f)) if known(f) else None for f in ("waiting", "running")}
-    line |= {f: sum(known(f)) for f in ("in_flight_requests", "in_flight_tokens", "gaps", "restarts")}
-    line |= {f: max(known(f), default=None) for f in ("kv_usage", "last_seq")}
-    line["last_event_age"] = min(known("last_event_age"), default=None)
-    line |= {f: min(known(f), default=None) for f in ("accuracy", "credit")}
-    line["certain"] = bool(ranks) and all(rank["certain"] for rank in ranks)
-    return line
+def _not_allowed(request: web.Request, allowed: Iterable[str]) -> web.Response:
+    """The answer to a method that a path of the gateway's own does not have; to OPTIONS, which it has."""
+    if request.method == hdrs.METH_OPTIONS:
+        answer = web.Response(status=204)
+    else:
+        told = RequestError(f"{request.method} {request.path}: Method Not Allowed", code="invalid_request")
+        answer = error_answer(told, status=405, errors=errors_of(request))
+    answer.headers[hdrs.ALLOW] = ", ".join(sorted(allowed))
+    return answer
 
 
 def _json(value: object, *, status: int = 200) -> web.Response:

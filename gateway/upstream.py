@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from gateway.credentials import Credentials
-from gateway.errors import PodDisconnected, PodRejected, PodTimeout, PodUnavailable, PodUnreachable
+from gateway.errors import PodDisconnected, PodError, PodRejected, PodTimeout, PodUnavailable, PodUnreachable
 from gateway.wire import ConnectError, WireError
 
 T = TypeVar("T")
@@ -23,16 +23,21 @@ async def pod_io(where: str, *, deadline: float) -> AsyncIterator[asyncio.Timeou
     try:
         async with asyncio.timeout(deadline) as timeout:
             yield timeout
-    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            raise PodUnreachable(f"{where}: no connection within the deadline", code="pod_unreachable") from error
-        raise PodTimeout(f"{where}: no answer within the deadline", code="pod_timeout") from error
-    except ConnectError as error:
-        raise PodUnreachable(f"{where}: {error}", code="pod_unreachable") from error
-    except aiohttp.ClientConnectorError as error:
-        raise PodUnreachable(f"{where}: {error.strerror or error}", code="pod_unreachable") from error
-    except (aiohttp.ClientError, WireError, ConnectionError) as error:
-        raise PodDisconnected(f"{where}: {str(error) or type(error).__name__}", code="pod_disconnected") from error
+    except (TimeoutError, aiohttp.ClientError, WireError, ConnectionError) as error:
+        raise as_pod_error(error, where) from error
+
+
+def as_pod_error(error: Exception, where: str) -> PodError:
+    """What a failure of pod I/O means; a TimeoutError is a passed deadline."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return PodUnreachable(f"{where}: no connection within the deadline", code="pod_unreachable")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return PodUnreachable(f"{where}: {error.strerror or error}", code="pod_unreachable")
+    if isinstance(error, ConnectError):
+        return PodUnreachable(f"{where}: {error}", code="pod_unreachable")
+    if isinstance(error, TimeoutError):
+        return PodTimeout(f"{where}: no answer within the deadline", code="pod_timeout")
+    return PodDisconnected(f"{where}: {str(error) or type(error).__name__}", code="pod_disconnected")
 
 
 class PodApi:

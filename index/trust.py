@@ -71,6 +71,8 @@ class Trust(Struct):
 
     def credit(self, now: float) -> float:
         """The factor, 0 … 1, at which claims count."""
+        if self._lost_at is None and self._accuracy == 1.0:
+            return 1.0
         prior = 1.0 if self._lost_at is None else _halved(1.0, now - self._lost_at)
         evidence = self._evidence(now)
         return (evidence * self._accuracy + _PRIOR_WEIGHT * prior) / (evidence + _PRIOR_WEIGHT)

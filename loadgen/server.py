@@ -16,7 +16,9 @@ from loadgen.engine import Engine
 from loadgen.events import Lora
 from loadgen.metrics import PodCollector, render
 from loadgen.options import Outcome, PodOptions, Received
+from loadgen.others import Others
 from loadgen.protocol import ApiError
+from loadgen.stored import Stored
 
 VERSION: Final = "0.32.0"
 _LONGEST_BODY: Final = 256 << 20
@@ -43,6 +45,7 @@ class PodServer:
         self._names = [options.model, *loras]
         self._metrics = PodCollector(engines, options.model, loras, self._started)
         self.completions = Completions(options, engines, loras)
+        self._stored, self._others = Stored(self._names), Others(self._names)
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
@@ -51,6 +54,9 @@ class PodServer:
         app.router.add_post("/v1/completions", self._logged(self.completions.text))
         app.router.add_post("/tokenize", self._logged(self._tokenize))
         app.router.add_post("/detokenize", self._logged(self._detokenize))
+        for path, answer in self._more_routes().items():
+            app.router.add_post(path, self._logged(answer))
+        app.router.add_get("/v1/responses/{id}", self._logged(self._stored.retrieve), allow_head=False)
         app.router.add_post("/v1/chat/completions/render", self._logged(self._scale_out))
         app.router.add_post("/v1/completions/render", self._logged(self._scale_out))
         app.router.add_get("/v1/models", self._models)
@@ -60,6 +66,21 @@ class PodServer:
         if self._options.event_sources:
             app.router.add_get("/kv_event_sources", self._show_event_sources)
         return app
+
+    def _more_routes(self) -> dict[str, _LoggedHandler]:
+        stored, others = self._stored, self._others
+        return {
+            "/v1/responses": stored.create,
+            "/v1/responses/{id}/cancel": stored.cancel,
+            "/v1/messages": others.messages,
+            "/v1/messages/count_tokens": others.messages,
+            "/v1/embeddings": others.embeddings,
+            **dict.fromkeys(("/v1/score", "/score"), others.score),
+            **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), others.rerank),
+            "/classify": others.classify,
+            "/pooling": others.pooling,
+            "/v1/audio/transcriptions": others.transcription,
+        }
 
     def _logged(self, answer: _LoggedHandler) -> _Handler:
         """Log what arrives and how it ends."""

@@ -22,6 +22,11 @@ class TokenMemo:
         self._held = 0
         self._entries: OrderedDict[bytes, TokenIds[int]] = OrderedDict()
 
+    def reconfigure(self, max_tokens: int) -> None:
+        """From now on this bound. O(entries over it)."""
+        self._max = max_tokens
+        self._keep_bound()
+
     @staticmethod
     def key(question: bytes) -> bytes:
         """O(len(question))."""
@@ -39,6 +44,9 @@ class TokenMemo:
         self._drop(self._entries.pop(key, None))
         self._entries[key] = ids
         self._held += len(ids) + _ENTRY_TOKENS
+        self._keep_bound()
+
+    def _keep_bound(self) -> None:
         while self._held > self._max:
             self._drop(self._entries.popitem(last=False)[1])
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from config.schema import Tokens
 from gateway.errors import PodError, PodRejected, PodTimeout
-from gateway.openai import Endpoint, Peek
+from gateway.openai import Peek, PromptKind
 from gateway.pods import Pod
 from gateway.tokens.memo import TokenMemo
 from gateway.tokens.prompt import Prompt, TokenIds, given_prompts, unknown
 from gateway.upstream import PodApi, decoded
+
+Pods = Callable[[], Sequence[Pod]]
+"""Who could be asked, if there is something to ask."""
 
 
 class _ChatQuestion(Struct, omit_defaults=True):
@@ -52,19 +55,24 @@ class Tokenizer:
         self._settings = settings
         self._memo = TokenMemo(settings.memo_tokens)
 
-    async def tokenize(self, endpoint: Endpoint, ask: Peek, model: str, pods: Sequence[Pod]) -> Prompt:
+    def reconfigure(self, settings: Tokens) -> None:
+        """Prompts from now on are tokenized so. What the memo has over its bound is forgotten at once."""
+        self._settings = settings
+        self._memo.reconfigure(settings.memo_tokens)
+
+    async def tokenize(self, kind: PromptKind, ask: Peek, model: str, pods: Pods) -> Prompt:
         """The request's prompts as ids; `pods` serve the model, the ones to ask."""
         if _given(ask.truncate_prompt_tokens):
             return unknown("truncated")
         if _given(ask.prompt_embeds):
             return unknown("embeds")
-        if endpoint == "completions":
+        if kind == "completions":
             return await self._texts(ask, model, pods)
         if not _given(ask.messages):
             return unknown("invalid")
         return await self._ask([_chat_question(ask, model)], pods)
 
-    async def _texts(self, ask: Peek, model: str, pods: Sequence[Pod]) -> Prompt:
+    async def _texts(self, ask: Peek, model: str, pods: Pods) -> Prompt:
         prompts = given_prompts(ask)
         if prompts is None:
             return unknown("invalid")
@@ -79,7 +87,7 @@ class Tokenizer:
         answers = iter(told.sequences)
         return Prompt(tuple(p if isinstance(p, array) else next(answers) for p in prompts), "pod")
 
-    async def _ask(self, questions: list[bytes], pods: Sequence[Pod]) -> Prompt:
+    async def _ask(self, questions: list[bytes], pods: Pods) -> Prompt:
         keys = [self._memo.key(question) for question in questions]
         found = [self._memo.get(key) for key in keys]
         missing = [i for i, ids in enumerate(found) if ids is None]
@@ -96,10 +104,10 @@ class Tokenizer:
                 found[i] = ids
         return Prompt(tuple(ids for ids in found if ids is not None), "pod")
 
-    async def _ask_pods(self, question: bytes, pods: Sequence[Pod]) -> TokenIds[int]:
+    async def _ask_pods(self, question: bytes, pods: Pods) -> TokenIds[int]:
         """Ask the pod with the least under way, then the next: one that just died must not cost the prefix term."""
         failure: PodError = PodRejected("no pod to ask", code="no_pod")
-        for pod in sorted(pods, key=_under_way)[:2]:
+        for pod in sorted(pods(), key=_under_way)[:2]:
             try:
                 body = await self._api.post(pod.url, "/tokenize", question, timeout=self._settings.timeout)
                 return _ids(decoded(body, _Answer, pod.url).tokens, pod)

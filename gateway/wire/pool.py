@@ -65,6 +65,10 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed: asyncio.Future[None] | None = None
 
+    def reconfigure(self, *, connect_timeout: float) -> None:
+        """Connections from now on have this deadline."""
+        self._connect_timeout = connect_timeout
+
     @property
     def open(self) -> int:
         """Connections there are, idle ones included."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, intake_rows, proxy_rows, scale_rows
+from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -21,7 +21,9 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
     "scale": lambda args: scale_rows.rows(rounds=args.rounds, quick=args.quick),
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
     "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
-    "proxy": lambda args: proxy_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
+    "proxy": lambda args: proxy_rows.rows(
+        rounds=args.rounds, quick=args.quick, peers={} if args.no_peers else args.peers
+    ),
 }
 
 
@@ -48,6 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help=f"measurements per value, default {_ROUNDS}")
     parser.add_argument("--blocks", type=int, help="of the index in total, default 1000000")
     parser.add_argument("--quick", action="store_true", help="small and short: does it run, not how fast")
+    parser.add_argument(
+        "--peers",
+        type=_peers,
+        default=peers.DEFAULT,
+        metavar="PEER,…",
+        help=f"of proxy: all, or of {', '.join(peers.ALL)}",
+    )
     parser.add_argument("--no-peers", action="store_true", help="ours alone; nothing is installed")
     parser.add_argument("--out", type=Path, default=index_rows.ROOT / "build/bench.json")
     return parser
@@ -58,6 +67,13 @@ def _sections(words: str) -> list[str]:
     if not set(sections) <= _SECTIONS.keys():
         raise argparse.ArgumentTypeError(f"of {_names()}")
     return sections
+
+
+def _peers(words: str) -> dict[str, peers.Peer]:
+    names = list(peers.ALL) if words == "all" else words.split(",")
+    if not set(names) <= peers.ALL.keys():
+        raise argparse.ArgumentTypeError(f"all, or of {', '.join(peers.ALL)}")
+    return {name: peers.ALL[name] for name in names}
 
 
 def _names() -> str:

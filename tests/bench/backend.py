@@ -1,9 +1,9 @@
 """A pod with nothing behind it: raw HTTP over asyncio, as cheap as Python allows, so that routers are what is measured.
 
-Prints `{"http": PORT}` when it listens and ends when its standard input does. Serves /health, /v1/models, /metrics,
-/kv_event_sources, /tokenize and completions, as JSON or, with `"stream":true`, as `max_tokens` SSE chunks, one every
-5 ms. To whoever subscribes it publishes one stored prompt of 32K tokens, the beginning of which is what every prompt
-tokenizes to, so that decisions are made on a match.
+Prints `{"http": PORT, "events": PORT}` when it listens and ends when its standard input does. Serves /health,
+/v1/models, /metrics, /kv_event_sources, /tokenize, /v1/chat/completions/render and completions, as JSON or, with
+`"stream":true`, as `max_tokens` SSE chunks, one every 5 ms. To whoever subscribes it publishes one stored prompt of 32K
+tokens, the beginning of which is what every prompt tokenizes to, so that decisions are made on a match.
 """
 
 import asyncio
@@ -108,6 +108,14 @@ def tokenized(tokens: int) -> bytes:
     return answer({"count": tokens, "max_model_len": 131072, "tokens": list(range(tokens)), "token_strs": None})
 
 
+@lru_cache
+def rendered(tokens: int) -> bytes:
+    """What /v1/chat/completions/render answers for a prompt of so many tokens."""
+    sampling: dict[str, Any] = {}
+    body = {"request_id": "render-0", "model": MODEL, "token_ids": list(range(tokens)), "sampling_params": sampling}
+    return answer({**body, "stream": False})
+
+
 class Connection(asyncio.Protocol):
     """One connection: requests one after the other, answers at once."""
 
@@ -134,12 +142,14 @@ class Connection(asyncio.Protocol):
             return
         body = bytes(self._received[end + 4 : whole])
         del self._received[:whole]
-        method, path, _ = head.split(b" ", 2)
+        method, path = (*head.split(b" ", 2), b"")[:2]  # sglang-router first tries another protocol
         self._answer(path, body) if method == b"POST" else self._transport.write(self._to_get.get(path, _NOT_FOUND))
 
     def _answer(self, path: bytes, body: bytes) -> None:
         if path == b"/tokenize":
-            self._transport.write(tokenized(min(len(body) // _BYTES_PER_TOKEN, PROMPT_BLOCKS * BLOCK_TOKENS)))
+            self._transport.write(tokenized(_tokens(body)))
+        elif path.endswith(b"/render"):
+            self._transport.write(rendered(_tokens(body)))
         elif not path.endswith(b"/completions"):
             self._transport.write(_NOT_FOUND)
         elif _STREAM.search(body) is None:
@@ -159,6 +169,10 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(_SSE_EVENT)
         asyncio.get_running_loop().call_later(CHUNK_INTERVAL_S, self._next_chunk)
+
+
+def _tokens(body: bytes) -> int:
+    return min(len(body) // _BYTES_PER_TOKEN, PROMPT_BLOCKS * BLOCK_TOKENS)
 
 
 def _publish(socket: "zmq.Socket[bytes]") -> None:
@@ -191,7 +205,7 @@ async def serve() -> None:
     threading.Thread(target=_publish, args=[socket], daemon=True).start()
     served = pages(events)
     server = await loop.create_server(lambda: Connection(served), "127.0.0.1", 0, backlog=1024)
-    sys.stdout.write(f'{{"http": {server.sockets[0].getsockname()[1]}}}\n')
+    sys.stdout.write(f'{{"http": {server.sockets[0].getsockname()[1]}, "events": {events}}}\n')
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
 

@@ -6,50 +6,66 @@ the router's CPU clock read; then again when the last answer of the measured tim
 
 import asyncio
 import re
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final, Literal, cast
 
 import msgspec
 import uvloop
 
-from tests.bench.backend import MODEL
+from tests.bench.backend import CHUNK_INTERVAL_S, MODEL
 from tests.bench.clock import cpu_seconds
 
-Kind = Literal["small", "long", "fresh", "stream"]
-"""A chat of some 230 bytes; one of 128 KB; one of 128 KB that was never seen before; a small one answered by 200
-chunks. All but the third repeat 16 prompts.
+Kind = Literal["small", "long", "turn", "fresh", "stream"]
+"""A chat of some 230 bytes; one of 128 KB; the next turn of one of 32 chats of 128 KB; a chat of 128 KB that was never
+seen before; a small one answered by 200 chunks. `small`, `long` and `stream` repeat 16 prompts.
 """
 
 LONG_BYTES: Final = 128 * 1024
 STREAM_CHUNKS: Final = 200
 _PROMPTS: Final = 16
+_CONVERSATIONS: Final = 32
 _WARM_UP_CHUNKS: Final = 8
-_WARM_UP_REQUESTS: Final = 2 * _PROMPTS
+_WARM_UP_REQUESTS: Final = max(2 * _PROMPTS, _CONVERSATIONS)
+_WARM_UP_S: Final = 5.0
 _GRACE_S: Final = 30.0
+_TURN: Final = (
+    b',{"role":"assistant","content":"an answer of the backend"},'
+    b'{"role":"user","content":"And what about the next one, number %d?"}'
+)
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)")
 
 
 class Options(msgspec.Struct, kw_only=True):
-    """`pids` are the router's processes; `requests` and `seconds` bound the measured part, whichever comes first."""
+    """`pids` are the router's processes; `requests` and `seconds` bound the measured part, whichever comes first.
 
-    port: int
+    Connections are spread over `ports`; `chunks` is the length of a streamed answer.
+    """
+
+    ports: list[int]
     kind: Kind
     connections: int
     requests: int
     seconds: float
     pids: list[int]
+    chunks: int = STREAM_CHUNKS
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """Of the measured part. `events` are SSE events, without the end marker."""
+    """Of the measured part. `events` are SSE events, without the end marker.
+
+    `wait` is from a request to the first SSE event of its answer, or to the end of an answer without.
+    """
 
     requests: int
     events: int
     seconds: float
     cpu_s: float
+    wait_p50_s: float
+    wait_p99_s: float
 
 
 class Connection(asyncio.Protocol):
@@ -59,6 +75,7 @@ class Connection(asyncio.Protocol):
         self._load = load
         self._received = bytearray()
         self._end = 0  # of the answer in `received`; 0: its head is incomplete, -1: told by an empty chunk
+        self._asked: float | None = None  # when; None once it is answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not derive from it
@@ -68,6 +85,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         """The answer will be told to the load."""
+        self._asked = time.perf_counter()
         self._transport.write(request)
 
     def close(self) -> None:
@@ -85,11 +103,19 @@ class Connection(asyncio.Protocol):
                 self._load.fail(bytes(received[:500]).decode(errors="replace"))
             length = _LENGTH.search(head)
             self._end = at + 4 + int(length[1]) if length else -1
+        if self._asked is not None and b"data: " in received:
+            self._begins()
         if len(received) >= self._end > 0 or (self._end < 0 and received.endswith(b"0\r\n\r\n")):
             events = received.count(b"data: ")
             received.clear()
             self._end = 0
+            self._begins()
             self._load.answered(self, max(0, events - 1))
+
+    def _begins(self) -> None:
+        if self._asked is not None:
+            self._load.waits.append(time.perf_counter() - self._asked)
+            self._asked = None
 
 
 class Load:
@@ -97,16 +123,22 @@ class Load:
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []
+        self.waits: list[float] = []  # of the last run, seconds
         self.finished = False
 
-    async def run(self, requests: Callable[[], bytes], limit: int, seconds: float) -> tuple[int, int]:
+    async def run(
+        self, requests: Callable[[], bytes], limit: int, seconds: float, *, begin_within_s: float = 0.0
+    ) -> tuple[int, int]:
         """Answers and SSE events. Raises RuntimeError for any answer but a 200."""
+        self.waits = []
         self._requests, self._left = requests, limit
         self._until = time.monotonic() + seconds
         self._answers = self._events = self._busy = 0
-        self._done = asyncio.get_running_loop().create_future()
-        for connection in self.connections:
-            self._next(connection)
+        self._still = len(self.connections)  # that have not begun
+        loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        for number, connection in enumerate(self.connections):
+            loop.call_later(begin_within_s * number / len(self.connections), self._begin, connection)
         async with asyncio.timeout(seconds + _GRACE_S):
             await self._done
         return self._answers, self._events
@@ -123,18 +155,22 @@ class Load:
         if not self.finished and not self._done.done():
             self._done.set_exception(RuntimeError(reason))
 
+    def _begin(self, connection: Connection) -> None:
+        self._still -= 1
+        self._next(connection)
+
     def _next(self, connection: Connection) -> None:
         if self._left and time.monotonic() < self._until:
             self._left -= 1
             self._busy += 1
             connection.send(self._requests())
-        elif not self._busy and not self._done.done():
+        elif not self._busy and not self._still and not self._done.done():
             self._done.set_result(None)
 
 
-def post(port: int, body: bytes) -> bytes:
+def post(body: bytes) -> bytes:
     """A chat completion's request."""
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -149,37 +185,66 @@ def chat(number: int, length: int, **fields: object) -> bytes:
     return msgspec.json.encode({"model": MODEL, "messages": [system, user], "temperature": 0, **fields})
 
 
-def prompts(options: Options, *, chunks: int) -> Callable[[], bytes]:
-    """A source of requests."""
-    port, kind = options.port, options.kind
-    if kind == "fresh":
-        before, after = chat(0, LONG_BYTES, max_tokens=16).split(b"number 0.", 1)
-        numbers = count(time.monotonic_ns())
-        return lambda: post(port, b"%bnumber %020d.%b" % (before, next(numbers), after))
+def prompts(kind: Kind, *, chunks: int) -> Callable[[], bytes]:
+    """A source of requests. They ask for one token: some routers handle every token of an answer, streamed or not."""
+    if kind in ("fresh", "turn"):
+        return (_fresh() if kind == "fresh" else _turns()).__next__
     length = LONG_BYTES if kind == "long" else 0
-    extra = {"stream": True, "max_tokens": chunks} if kind == "stream" else {"max_tokens": 16}
-    made = [post(port, chat(number, length, **extra)) for number in range(_PROMPTS)]
+    extra = {"stream": True, "max_tokens": chunks} if kind == "stream" else {"max_tokens": 1}
+    made = [post(chat(number, length, **extra)) for number in range(_PROMPTS)]
     turn = count()
     return lambda: made[next(turn) % _PROMPTS]
+
+
+def _fresh() -> Iterator[bytes]:
+    before, after = chat(0, LONG_BYTES, max_tokens=1).split(b"number 0.", 1)
+    for number in count(time.monotonic_ns()):
+        yield post(b"%bnumber %020d.%b" % (before, number, after))
+
+
+def _turns() -> Iterator[bytes]:
+    """First every conversation's beginning, then their next turns, round after round."""
+    before, after = chat(0, LONG_BYTES, max_tokens=1).split(b"number 0.", 1)
+    messages, rest = after.rsplit(b"]", 1)
+    began = time.monotonic_ns()
+    said = [b"%bnumber %020d.%b" % (before, began + number, messages) for number in range(_CONVERSATIONS)]
+    for turn in count():
+        number = turn % _CONVERSATIONS
+        if turn >= _CONVERSATIONS:
+            said[number] += _TURN % turn
+        yield post(b"%b]%b" % (said[number], rest))
 
 
 async def measure(options: Options) -> Result:
     """Connect, warm up, measure."""
     loop = asyncio.get_running_loop()
     load = Load()
-    for _ in range(options.connections):
-        _, connection = await loop.create_connection(lambda: Connection(load), "127.0.0.1", options.port)
+    for number in range(options.connections):
+        port = options.ports[number % len(options.ports)]
+        _, connection = await loop.create_connection(lambda: Connection(load), "127.0.0.1", port)
         load.connections.append(connection)
+    begin_within_s = 0.0
     warm_up = max(_WARM_UP_REQUESTS, options.connections)
-    await load.run(prompts(options, chunks=_WARM_UP_CHUNKS), warm_up, options.seconds)
-    requests = prompts(options, chunks=STREAM_CHUNKS)
+    requests = prompts(options.kind, chunks=_WARM_UP_CHUNKS)
+    await load.run(requests, warm_up, _WARM_UP_S)
+    if options.kind == "stream":
+        requests = prompts(options.kind, chunks=options.chunks)
+        begin_within_s = options.chunks * CHUNK_INTERVAL_S / 2  # so that none waits behind the beginnings of 63 others
     cpu, began = cpu_seconds(options.pids), time.monotonic()
-    answers, events = await load.run(requests, options.requests, options.seconds)
+    answers, events = await load.run(requests, options.requests, options.seconds, begin_within_s=begin_within_s)
     seconds, cpu = time.monotonic() - began, cpu_seconds(options.pids) - cpu
     load.finished = True
     for connection in load.connections:
         connection.close()
-    return Result(requests=answers, events=events, seconds=seconds, cpu_s=cpu)
+    waits = sorted(load.waits)
+    return Result(
+        requests=answers,
+        events=events,
+        seconds=seconds,
+        cpu_s=cpu,
+        wait_p50_s=statistics.median(waits),
+        wait_p99_s=waits[len(waits) * 99 // 100],
+    )
 
 
 if __name__ == "__main__":

@@ -35,9 +35,9 @@ def process_tree(pid: int) -> list[int]:
     return found
 
 
-def resident_bytes() -> int:
-    """Memory of this process now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def median_us(call: Callable[[T], object], arguments: list[T], runs: int) -> float:

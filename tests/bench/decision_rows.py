@@ -72,4 +72,4 @@ def _prompt() -> "array[int]":
 
 
 def _ask() -> Ask:
-    return Ask("bench", "completions", Peek(model=_MODEL), _MODEL, Prompt((_prompt(),), "given"))
+    return Ask("bench", Peek(model=_MODEL), _MODEL, Prompt((_prompt(),), "given"))

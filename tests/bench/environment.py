@@ -17,16 +17,26 @@ _INSTALL_S: Final = 600
 
 
 class Pin(NamedTuple):
-    """A distribution at the version that is compared with."""
+    """A distribution at the version that is compared with; `beside` are requirements that pip does not find alone."""
 
     package: str
     version: str
+    extra: str = ""
+    beside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}"
 
+    def requirements(self) -> list[str]:
+        """For pip."""
+        return [f"{self.package}{self.extra}=={self.version}", *self.beside]
+
 
 DYNAMO: Final = Pin("ai-dynamo-runtime", "1.6.1")
+# Of what it needs only pre-releases were published, which pip takes when they are named; 1.6.1 cannot be satisfied.
+DYNAMO_FRONTEND: Final = Pin("ai-dynamo", "1.6.0", beside=("aisimulate==0.13.0.dev202610270000000085",))
+LITELLM: Final = Pin("litellm", "1.106.12", "[proxy]")  # the newest whose proxy can be installed with pip
+SGLANG_ROUTER: Final = Pin("sglang-router", "0.3.2")
 VLLM_ROUTER: Final = Pin("vllm-router", "0.1.17")
 
 
@@ -54,7 +64,7 @@ def _build(venv: Path, pin: Pin) -> None:
     pip = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in (
         [sys.executable, "-m", "venv", str(venv)],
-        [*pip, "--retries", "1", "--only-binary", ":all:", f"{pin.package}=={pin.version}"],
+        [*pip, "--retries", "1", "--only-binary", ":all:", *pin.requirements()],
     ):
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_INSTALL_S)

@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,15 +21,19 @@ class NotReady(Exception):
 
 
 @contextmanager
-def running(command: Sequence[str], *, log: Path, cwd: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def running(
+    command: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run until the context ends; then it is asked to stop, and made to if it does not.
 
-    What it writes goes to `log`; its standard input is a pipe that ends when this process does.
+    What it writes goes to `log`; its standard input is a pipe that ends when this process does. `env` is added to the
+    environment.
     """
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command,
             cwd=cwd,
+            env={**os.environ, **(env or {})},
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=subprocess.STDOUT,

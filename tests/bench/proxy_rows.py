@@ -1,4 +1,4 @@
-"""The gateway and vllm-router in front of the same two backends, in turn under the same load.
+"""The gateway and its peers in front of the same two backends, in turn under the same load.
 
 CPU is that of the router's processes only, so the load's own cost and its share of the machine stay out of it; rates
 depend on everything that runs beside.
@@ -7,144 +7,183 @@ depend on everything that runs beside.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tests.bench import environment
-from tests.bench.client import Kind, Options, Result
-from tests.bench.clock import process_tree
+from tests.bench.client import STREAM_CHUNKS, Kind, Options, Result
+from tests.bench.clock import resident_bytes
+from tests.bench.environment import PeerMissing
 from tests.bench.index_rows import ROOT
-from tests.bench.processes import free_port, get, running, wait_until
+from tests.bench.peers import ALL, MISSING, Peer
+from tests.bench.processes import NotReady
+from tests.bench.routers import Backend, Router, backend, floor, gateway
 from tests.bench.rows import Row, row
-from tests.bench.workload import PROMPT_BLOCKS
 
-_POLICIES: Final = ("round_robin", "cache_aware")
 _OURS: Final = "gateway"
 _LOGGED: Final = "gateway, default log"
-_START_S: Final = 60.0
+_FLOOR: Final = "floor"
+_DIRECT: Final = "no router"
 _CLIENT_S: Final = 120.0
-_SECONDS: Final = 2.0
-_QUICK_SECONDS: Final = 0.3
-_CONNECTIONS: Final[dict[Kind, int]] = {"small": 16, "long": 16, "fresh": 16, "stream": 64}
-_REQUESTS: Final[dict[Kind, int]] = {"small": 20_000, "long": 4_000, "fresh": 4_000, "stream": 64}
-_RATED: Final[tuple[Kind, ...]] = ("small", "long", "fresh")
+_QUICK_SECONDS: Final = 0.1
+_QUICK_CHUNKS: Final = 20
+_MB: Final = 1e6
 
 
-class Router(NamedTuple):
-    """What is measured: where it serves, and the processes whose CPU counts."""
+class Case(NamedTuple):
+    """One load; `requests` and `seconds` bound it, whichever comes first."""
 
-    name: str
-    port: int
-    pids: list[int]
+    kind: Kind
+    connections: int
+    requests: int
+    seconds: float
+    measures: tuple[str, ...]
 
+
+_CASES: Final = {
+    "small": Case("small", 16, 20_000, 1.5, ("cpu", "rate")),
+    "small.c1": Case("small", 1, 20_000, 1.0, ("rate", "latency")),
+    "small.c64": Case("small", 64, 20_000, 1.0, ("rate",)),
+    "long": Case("long", 16, 4_000, 1.5, ("cpu", "rate")),
+    "turn": Case("turn", 16, 4_000, 1.5, ("cpu", "rate")),
+    "fresh": Case("fresh", 16, 4_000, 1.5, ("cpu", "rate")),
+    "stream": Case("stream", 64, 128, 2.0, ("cpu", "ttft.p50", "ttft.p99")),
+}
+_TAKEN: Final = {_LOGGED: ("small",), _FLOOR: ("small", "long", "stream"), _DIRECT: ("stream",)}
+_UNITS: Final = {"cpu": "µs/request", "rate": "req/s", "latency": "ms", "ttft.p50": "ms", "ttft.p99": "ms"}
 
 Values = dict[str, list[float]]
 """Per measure, one value per round."""
 
 
-def rows(*, rounds: int, quick: bool, peers: bool) -> list[Row]:
-    """Each measure once against each policy of the peer."""
-    values: dict[str, Values] = {}
-    with tempfile.TemporaryDirectory() as logs, ExitStack() as stack:
-        backends = [stack.enter_context(_backend(Path(logs) / f"backend{number}.log")) for number in range(2)]
-        routers = [
-            stack.enter_context(_gateway(_OURS, backends, Path(logs), "warning")),
-            stack.enter_context(_gateway(_LOGGED, backends, Path(logs), "info")),
-            *(stack.enter_context(each) for each in (_peers(backends, Path(logs)) if peers else ())),
-        ]
+class Bench:
+    """Routers, and what was measured of each."""
+
+    def __init__(self, routers: list[Router], *, quick: bool) -> None:
+        self.routers = {router.name: router for router in routers}
+        self.values: dict[str, Values] = {router.name: {} for router in routers}
+        self._own = frozenset((_OURS, _LOGGED, _FLOOR, _DIRECT))
+        self._quick = quick
+
+    def round(self) -> None:
+        """Every case on every router that takes it. A peer that fails is left out from there on."""
+        for name, case in _CASES.items():
+            for router in list(self.routers.values()):
+                if name not in _TAKEN.get(router.name, _CASES):
+                    continue
+                try:
+                    result = self._load(router, case)
+                except NotReady as error:
+                    if router.name in self._own:
+                        raise
+                    say(f"{router.name} left out: {name}: {_last_line(error)}")
+                    del self.routers[router.name], self.values[router.name]
+                else:
+                    self._note(router.name, name, case, result)
+
+    def weigh(self) -> None:
+        """Memory."""
+        for router in self.routers.values():
+            self.values[router.name]["rss"] = [sum(map(resident_bytes, router.pids)) / _MB]
+
+    def added(self, name: str) -> Values:
+        """Of a router, by row name; its time to the first token less that without a router, of the same round."""
+        values = dict(self.values.get(name, {}))
+        for measure in ("stream.ttft.p50", "stream.ttft.p99"):
+            if measure in values:
+                direct = self.values[_DIRECT][measure]
+                values[measure] = [with_it - without for with_it, without in zip(values[measure], direct, strict=True)]
+        return values
+
+    def _note(self, router: str, name: str, case: Case, result: Result) -> None:
+        found = {
+            "cpu": result.cpu_s / (result.events if case.kind == "stream" else result.requests) * 1e6,
+            "rate": result.requests / result.seconds,
+            "latency": result.wait_p50_s * 1e3,
+            "ttft.p50": result.wait_p50_s * 1e3,
+            "ttft.p99": result.wait_p99_s * 1e3,
+        }
+        for measure in case.measures:
+            self.values[router].setdefault(f"{name}.{measure}", []).append(found[measure])
+
+    def _load(self, router: Router, case: Case) -> Result:
+        options = Options(
+            ports=router.ports,
+            kind=case.kind,
+            connections=case.connections,
+            requests=case.requests,
+            seconds=_QUICK_SECONDS if self._quick else case.seconds,
+            pids=router.pids,
+            chunks=_QUICK_CHUNKS if self._quick else STREAM_CHUNKS,
+        )
+        command = [sys.executable, "-m", "tests.bench.client", msgspec.json.encode(options).decode()]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=_CLIENT_S)
+        if done.returncode:
+            raise NotReady(done.stderr.decode(errors="replace"))
+        return msgspec.json.decode(done.stdout, type=Result)
+
+
+def rows(*, rounds: int, quick: bool, peers: Mapping[str, Peer]) -> list[Row]:
+    """Each measure once against each of the peers, or once if there are none."""
+    for name, why in MISSING.items() if peers.keys() == ALL.keys() else ():
+        say(f"{name} left out: {why}")
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        logs = Path(directory)
+        backends = [stack.enter_context(backend(logs / f"backend{number}.log")) for number in range(2)]
+        bench = Bench(
+            [
+                stack.enter_context(gateway(_OURS, backends, logs, "warning")),
+                stack.enter_context(gateway(_LOGGED, backends, logs, "info")),
+                stack.enter_context(floor(_FLOOR, backends, logs)),
+                Router(_DIRECT, [each.port for each in backends], []),
+                *_started(peers, backends, logs, stack),
+            ],
+            quick=quick,
+        )
         for _ in range(rounds):
-            for kind in _CONNECTIONS:
-                for router in routers:
-                    if router.name != _LOGGED or kind == "small":
-                        _note(values.setdefault(router.name, {}), kind, _load(router, kind, quick=quick))
-    return _rows(values)
+            bench.round()
+        bench.weigh()
+        return _rows(bench, peers)
 
 
-def _rows(values: dict[str, Values]) -> list[Row]:
+def say(what: str) -> None:
+    """On standard error."""
+    sys.stderr.write(f"bench: proxy: {what}\n")
+
+
+def _started(peers: Mapping[str, Peer], backends: Sequence[Backend], logs: Path, stack: ExitStack) -> list[Router]:
+    started = []
+    for name, peer in peers.items():
+        try:
+            started.append(stack.enter_context(peer.running(list(backends), logs)))
+        except (PeerMissing, NotReady) as error:
+            say(f"{name} left out: {_last_line(error)}")
+    return started
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _rows(bench: Bench, peers: Mapping[str, Peer]) -> list[Row]:
     made = []
-    for measure, ours in values[_OURS].items():
-        unit = "req/s" if measure.endswith(".rate") else "µs/chunk" if measure == "stream.cpu" else "µs/request"
-        for policy in _POLICIES:
-            peer = f"{environment.VLLM_ROUTER} {policy}"
-            theirs = values.get(policy, {}).get(measure, ())
-            made.append(row(f"proxy.{measure}.vs_{policy}", unit, ours, peer, theirs))
-    return [*made, row("proxy.small.cpu.logged", "µs/request", values[_LOGGED]["small.cpu"])]
+    theirs = {name: bench.added(name) for name in peers}
+    for measure, ours in bench.added(_OURS).items():
+        if not peers:
+            made.append(row(f"proxy.{measure}", _unit(measure), ours))
+        for name, peer in peers.items():
+            made.append(
+                row(f"proxy.{measure}.vs_{name}", _unit(measure), ours, str(peer), theirs[name].get(measure, ()))
+            )
+    made.append(row("proxy.small.cpu.logged", _UNITS["cpu"], bench.values[_LOGGED]["small.cpu"]))
+    floors = bench.added(_FLOOR)
+    return [*made, *(row(f"proxy.floor.{measure}", _unit(measure), values) for measure, values in floors.items())]
 
 
-def _note(values: Values, kind: Kind, result: Result) -> None:
-    per = result.events if kind == "stream" else result.requests
-    values.setdefault(f"{kind}.cpu", []).append(result.cpu_s / per * 1e6)
-    if kind in _RATED:
-        values.setdefault(f"{kind}.rate", []).append(result.requests / result.seconds)
-
-
-def _load(router: Router, kind: Kind, *, quick: bool) -> Result:
-    options = Options(
-        port=router.port,
-        kind=kind,
-        connections=_CONNECTIONS[kind],
-        requests=_REQUESTS[kind],
-        seconds=_QUICK_SECONDS if quick else _SECONDS,
-        pids=router.pids,
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.client", msgspec.json.encode(options).decode()],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.PIPE,
-        timeout=_CLIENT_S,
-    )
-    return msgspec.json.decode(done.stdout, type=Result)
-
-
-@contextmanager
-def _backend(log: Path) -> Iterator[str]:
-    """Its URL."""
-    with running([sys.executable, "-m", "tests.bench.backend"], log=log, cwd=ROOT) as process:
-        wait_until(lambda: log.read_bytes().endswith(b"}\n"), process, log=log, deadline_s=_START_S)
-        yield f"http://127.0.0.1:{msgspec.json.decode(log.read_bytes())['http']}"
-
-
-@contextmanager
-def _gateway(name: str, backends: list[str], logs: Path, level: str) -> Iterator[Router]:
-    port = free_port()
-    log, file = logs / f"{name}.log", logs / f"{name}.json"
-    config = {
-        "listen": {"host": "127.0.0.1", "port": port},
-        "pods": [{"url": url} for url in backends],
-        "log": {"level": level},
-    }
-    file.write_bytes(msgspec.json.encode(config))
-
-    def knows_the_prompt() -> bool:
-        page = get(f"http://127.0.0.1:{port}/pods")
-        pods: list[dict[str, Any]] = msgspec.json.decode(page)["pods"] if page else []
-        return bool(pods) and all(pod["cached_blocks"]["gpu"] == PROMPT_BLOCKS for pod in pods)
-
-    with running([sys.executable, "-m", "gateway", "--config", str(file)], log=log, cwd=ROOT) as process:
-        wait_until(knows_the_prompt, process, log=log, deadline_s=_START_S)
-        yield Router(name, port, process_tree(process.pid))
-
-
-def _peers(backends: list[str], logs: Path) -> list[Any]:
-    try:
-        program = environment.peer(environment.VLLM_ROUTER) / "vllm-router"
-    except environment.PeerMissing as reason:
-        sys.stderr.write(f"bench: proxy without a peer: {reason}\n")
-        return []
-    return [_peer(program, policy, backends, logs) for policy in _POLICIES]
-
-
-@contextmanager
-def _peer(program: Path, policy: str, backends: list[str], logs: Path) -> Iterator[Router]:
-    port, log = free_port(), logs / f"{policy}.log"
-    command = [str(program), "--host", "127.0.0.1", "--port", str(port), "--policy", policy, "--worker-urls", *backends]
-    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-    command += ["--worker-startup-check-interval", "1", "--log-level", "warning"]
-    with running(command, log=log, cwd=logs) as process:
-        wait_until(lambda: get(f"http://127.0.0.1:{port}/v1/models") is not None, process, log=log, deadline_s=_START_S)
-        yield Router(policy, port, process_tree(process.pid))
+def _unit(measure: str) -> str:
+    if measure in ("rss", "stream.cpu"):
+        return "MB" if measure == "rss" else "µs/chunk"
+    return next(unit for ending, unit in _UNITS.items() if measure.endswith(f".{ending}"))

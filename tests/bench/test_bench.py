@@ -1,12 +1,19 @@
 import subprocess
 import sys
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.bench.client import LONG_BYTES, Kind, Options, prompts
+from tests.bench import proxy_rows
+from tests.bench.__main__ import main
+from tests.bench.client import LONG_BYTES, Kind, prompts
+from tests.bench.environment import PeerMissing, Pin
 from tests.bench.index_rows import ROOT
+from tests.bench.peers import Peer
+from tests.bench.processes import NotReady
+from tests.bench.routers import Backend, Router
 from tests.bench.rows import Row, row
 
 EXPECTED = {
@@ -19,8 +26,20 @@ EXPECTED = {
     *(f"scale.{m}.{blocks}k" for m in ("match.shared", "match.one", "match.miss", "remove_pod") for blocks in (32, 64)),
     *(f"decision.pods{pods}" for pods in (2, 16, 64)),
     *(f"intake.{measure}" for measure in ("delay.p50", "delay.p99", "rate", "cpu")),
+    *(f"proxy.{kind}.{measure}" for kind in ("small", "long", "turn", "fresh") for measure in ("cpu", "rate")),
+    *(f"proxy.small.{measure}" for measure in ("c1.rate", "c1.latency", "c64.rate", "cpu.logged")),
+    *(f"proxy.stream.{measure}" for measure in ("cpu", "ttft.p50", "ttft.p99")),
+    "proxy.rss",
+    *(f"proxy.floor.{kind}.{measure}" for kind in ("small", "long") for measure in ("cpu", "rate")),
+    *(f"proxy.floor.stream.{measure}" for measure in ("cpu", "ttft.p50", "ttft.p99")),
+    "proxy.floor.rss",
 }
-DIFFERENCES = ("index.memory", "intake.delay")  # too small in a quick run to be of one sign
+DIFFERENCES = (
+    "index.memory",
+    "intake.delay",
+    "proxy.stream.ttft",
+    "proxy.floor.stream.ttft",
+)  # too small in a quick run to be of one sign
 
 
 def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
@@ -31,8 +50,6 @@ def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
         "tests.bench",
         "--quick",
         "--no-peers",
-        "--only",
-        "index,scale,decision,intake",
         "--out",
         str(out),
     ]
@@ -60,10 +77,56 @@ def test_a_peer_that_measured_nothing_is_not_named() -> None:
     assert (made.peer, made.peer_value, made.ratio) == (None, None, None)
 
 
-@pytest.mark.parametrize(("kind", "distinct"), [("long", 16), ("fresh", 40)])
+@pytest.mark.parametrize(("kind", "distinct"), [("long", 16), ("fresh", 40), ("turn", 40)])
 def test_long_prompts_are_of_one_size_whichever_prompt_it_is(kind: Kind, distinct: int) -> None:
-    options = Options(port=1, kind=kind, connections=1, requests=1, seconds=1.0, pids=[])
-    source = prompts(options, chunks=0)
-    bodies = [source().partition(b"\r\n\r\n")[2] for _ in range(40)]
-    assert all(LONG_BYTES < len(body) < LONG_BYTES + 200 for body in bodies)
+    bodies = _bodies(kind, 40)
+    assert all(LONG_BYTES < len(body) < LONG_BYTES + 400 for body in bodies)
     assert len(set(bodies)) == distinct
+
+
+def test_every_conversation_takes_its_next_turn_on_all_that_was_said_in_it() -> None:
+    chats = [msgspec.json.decode(body)["messages"] for body in _bodies("turn", 3 * 32)]
+    for earlier, later in zip(chats, chats[32:], strict=False):
+        assert later[: len(earlier)] == earlier
+        assert [message["role"] for message in later[len(earlier) :]] == ["assistant", "user"]
+
+
+class _Absent(AbstractContextManager[Router]):
+    def __enter__(self) -> Router:
+        raise NotReady("started\nno such option")
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError
+
+
+def test_a_peer_that_cannot_be_had_or_does_not_start_is_left_out_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(pin: Pin) -> Path:
+        if pin.package == "unpublished":
+            raise PeerMissing(f"{pin}: nothing of that name")
+        return tmp_path
+
+    def start(programs: Path, backends: list[Backend], logs: Path) -> AbstractContextManager[Router]:
+        assert programs == tmp_path
+        return _Absent()
+
+    monkeypatch.setattr("tests.bench.environment.peer", installed)
+    peers = {"one": Peer(Pin("unpublished", "1"), "", start), "two": Peer(Pin("broken", "2"), "", start)}
+    with ExitStack() as stack:
+        assert proxy_rows._started(peers, [], tmp_path, stack) == []
+    assert capsys.readouterr().err.splitlines() == [
+        "bench: proxy: one left out: unpublished 1: nothing of that name",
+        "bench: proxy: two left out: no such option",
+    ]
+
+
+def test_a_peer_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "proxy", "--peers", "nobody"])
+    assert "round_robin" in capsys.readouterr().err
+
+
+def _bodies(kind: Kind, number: int) -> list[bytes]:
+    source = prompts(kind, chunks=0)
+    return [source().partition(b"\r\n\r\n")[2] for _ in range(number)]

@@ -101,7 +101,14 @@ def test_every_metric_that_says_how_the_fleet_does_is_shown(
     unshown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in labels} - {
         name.removesuffix("_bucket") for name in shown
     }
-    of_a_process = {"build_info", "restores_total", "file_reloads_total"}  # and not of its traffic
+    of_a_process = {  # and not of its traffic
+        "build_info",
+        "restores_total",
+        "file_reloads_total",
+        "config_reloads_total",
+        "config_loaded_timestamp_seconds",
+        "access_log_dropped_lines_total",
+    }
     assert unshown == {f"p2p_gateway_{name}" for name in of_a_process}
 
 

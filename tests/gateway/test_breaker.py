@@ -19,6 +19,15 @@ def opened() -> Breaker:
     return machine
 
 
+def test_other_bounds_count_for_what_has_failed_already(opened: Breaker) -> None:
+    opened.reconfigure(failures=2, cooldown=COOLDOWN_S)
+    assert opened.state(10.0) == "closed"
+    opened.failed(11.0, trial=False)
+    assert opened.state(11.0) == "open"
+    opened.reconfigure(failures=2, cooldown=1.0)
+    assert opened.state(12.0) == "half-open"
+
+
 # --- closed
 
 

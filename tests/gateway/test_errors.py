@@ -205,8 +205,15 @@ async def test_a_model_whose_pods_are_all_down_is_unavailable_and_not_unknown() 
 
 async def test_an_unknown_url_is_not_found_in_the_same_shape() -> None:
     async with fleet() as (front, _):
-        assert_error(await post(front, {}, "/v1/nothing"), 404, "invalid_request")
+        assert_error(await post(front, {}, "/nothing"), 404, "invalid_request")
         assert_error(await front.get("/", **{"x-request-id": "it"}), 404, "invalid_request")
+        assert await front.metric("requests_total", status="404", endpoint="other", pod="") == 2
+
+
+async def test_below_v1_the_pod_knows_what_is_not_found() -> None:
+    async with fleet() as (front, (pod,)):
+        answer = await post(front, {}, "/v1/nothing")
+        assert (answer.status, answer.pod, answer.json["error"]["type"]) == (404, pod.url, "Not Found")
 
 
 async def test_a_wrong_method_is_refused_in_the_same_shape_and_told_the_right_one() -> None:
@@ -214,6 +221,7 @@ async def test_a_wrong_method_is_refused_in_the_same_shape_and_told_the_right_on
         answer = await front.get("/v1/completions", **{"x-request-id": "it"})
         assert_error(answer, 405, "invalid_request")
         assert answer.headers["allow"] == "POST"
+        assert await front.metric("requests_total", status="405", endpoint="/v1/completions", pod="") == 1
 
 
 async def test_explain_refuses_what_serving_refuses_and_counts_nothing() -> None:

@@ -1,6 +1,7 @@
 """Who may ask what, and what becomes of the keys that clients present."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -199,13 +200,14 @@ async def test_a_key_has_as_many_requests_under_way_as_it_may(keys: Path) -> Non
             await front.complete([1], headers=bearer(ALICE))
 
 
-async def test_requests_and_log_lines_carry_the_keys_id(keys: Path, log: list[MutableMapping[str, Any]]) -> None:
-    async with keyed(keys) as (front, _):
+async def test_requests_and_log_lines_carry_the_keys_id(keys: Path, tmp_path: Path) -> None:
+    access = tmp_path / "access.log"
+    async with keyed(keys, access_log={"path": str(access)}) as (front, _):
         await front.complete([1], headers=bearer(ALICE))
         await front.complete([1], headers=bearer(ROOT))
         assert await front.metric("key_requests_total", key="alice", status="200") == 1
         assert await front.metric("key_requests_total") == 2
-    assert [entry["key"] for entry in log if entry["event"] == "request"] == ["alice", "root"]
+    assert [json.loads(line)["key"] for line in access.read_text().splitlines()] == ["alice", "root"]
 
 
 async def test_a_changed_file_is_in_force_without_a_restart(keys: Path) -> None:

@@ -18,7 +18,6 @@ from tests.gateway.fleet import (
     configuration,
     connection,
     fleet,
-    posted,
     simulated,
     text_body,
     until,
@@ -33,15 +32,19 @@ class Stoppable:
         self.server = server
         self._stack = stack
 
+    async def close(self) -> None:
+        """Drain."""
+        await self._stack.aclose()
+
     async def stop(self) -> asyncio.Task[None]:
-        """Begin to drain; the task ends when the gateway has."""
-        stopping = asyncio.create_task(self._stack.aclose())
-        await until(lambda: self.server.gateway.handler.draining)
+        """Begin to drain, as far as nothing new is taken; the task ends when the gateway has."""
+        stopping = asyncio.create_task(self.close())
+        await until(lambda: self.server.gateway.drain.refusing)
         return stopping
 
 
 @asynccontextmanager
-async def stoppable(pod: SimulatedPod, **sections: Any) -> AsyncIterator[Stoppable]:
+async def stoppable(pod: Any, **sections: Any) -> AsyncIterator[Stoppable]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(running(configuration([pod], **sections)))
         async with client() as http:
@@ -78,40 +81,9 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_taken() -> None:
     assert [request.outcome for request in completions(pod)] == ["finished", "finished"]
 
 
-async def test_an_answer_that_outlasts_the_drain_is_cut_off() -> None:
-    drain = 1.0
-    async with (
-        simulated(profile=SLOW) as (pod,),
-        stoppable(pod, limits={"drain_timeout": drain}) as gateway,
-        connection(gateway.front) as (reader, writer),
-    ):
-        writer.write(posted(text_body([1, 2, 3], stream=True, max_tokens=5000)))
-        await reader.readuntil(b"data: ")
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        await (await gateway.stop())
-        assert 0.9 * drain < clock() - began < 1.8 * drain
-        assert b"[DONE]" not in await reader.read()
-        await until(lambda: completions(pod)[0].outcome == "aborted")
-
-
-async def test_a_request_that_waits_for_its_first_byte_is_cut_off_as_well() -> None:
-    async with (
-        simulated() as (pod,),
-        stoppable(pod, limits={"drain_timeout": 0.2}) as gateway,
-        connection(gateway.front) as (reader, writer),
-    ):
-        pod.stall()
-        writer.write(posted(text_body([1, 2, 3])))
-        await until(lambda: bool(completions(pod)))
-        await (await gateway.stop())
-        assert b"200" not in await reader.read()
-        await until(lambda: completions(pod)[0].outcome == "aborted")
-
-
 async def test_a_draining_gateway_says_so_and_refuses() -> None:
     async with fleet() as (front, (pod,)):
-        front.parts.handler.draining = True
+        front.parts.drain.leaving = front.parts.drain.refusing = True
         ready = await front.get("/ready")
         assert (ready.status, ready.json["ready"], ready.json["draining"]) == (503, False, True)
         answer = await front.post("/v1/completions", text_body([1]))

@@ -150,7 +150,7 @@ def routed(loss: float, seed: int, told: Told = "in answers") -> Outcome:
         now += BETWEEN_S
         for url, each in followed.items():
             each.polled(recent.count(url), now, counters=told == "by counters" and number % POLLED_EVERY == 0)
-        ask = Ask(str(number), "completions", Peek(), MODEL, Prompt((array("I", prompt),), "given"))
+        ask = Ask(str(number), Peek(), MODEL, Prompt((array("I", prompt),), "given"))
         decision = decider.decide(ask)
         chosen = followed[decision.pod.url]
         recent.append(decision.pod.url)

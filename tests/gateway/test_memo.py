@@ -62,3 +62,14 @@ def test_short_entries_are_bounded_in_number() -> None:
     for key in keys:
         memo.put(key, tokens(0))
     assert 100 < sum(held(memo, *keys)) < 200
+
+
+def test_a_smaller_bound_is_kept_at_once_and_the_coldest_go() -> None:
+    memo = TokenMemo(BOUND)
+    for key in (b"a", b"b", b"c"):
+        memo.put(key, tokens(BOUND // 4))
+    memo.reconfigure(BOUND // 2)
+    assert held(memo, b"a", b"b", b"c") == [False, False, True]
+    memo.reconfigure(BOUND)
+    memo.put(b"d", tokens(BOUND // 4))
+    assert held(memo, b"c", b"d") == [True, True]

@@ -171,7 +171,7 @@ def test_json_that_is_no_object_is_refused(body: bytes) -> None:
         b'{"x":NaN}',
         b'{"x":01}',
         b'{"model":"a\nb"}',
-        b'\xef\xbb\xbf{"model":"m"}',
+        b' \xef\xbb\xbf{"model":"m"}',
         b'{"model":"\\ud800"}',
         '{"model":"m"}'.encode("utf-16"),
     ],
@@ -180,6 +180,10 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
     error = refused(body)
     assert (error.code, error.param) == ("invalid_json", None)
     assert error.message.startswith("The body is not valid JSON: ")
+
+
+def test_a_byte_order_mark_is_read_past_as_engines_do() -> None:
+    assert peek(b'\xef\xbb\xbf{"model":"m"}').model == "m"
 
 
 @pytest.mark.parametrize("field", [b"model", b"cache_salt"])

@@ -207,7 +207,7 @@ async def test_a_repeated_prompt_is_cached(http: aiohttp.ClientSession, pod: Sim
             ("this model is not a multimodal", "BadRequestError", "messages"),
         ),
         ("chat/completions/render", {}, 403, ("Scale-out endpoints", "PermissionDeniedError", None)),
-        ("embeddings", {}, 404, ("Not Found", "Not Found", None)),
+        ("nothing", {}, 404, ("Not Found", "Not Found", None)),
     ],
 )
 async def test_refusals_are_worded_as_vllms(

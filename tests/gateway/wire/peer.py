@@ -136,3 +136,9 @@ async def rest(answer: Answer) -> bytes:
     while piece := await answer.read():
         pieces.append(piece)
     return b"".join(pieces)
+
+
+async def once(pool: Pool, origin: Origin) -> bytes:
+    """The body of an answer, which is left as it should be."""
+    async with await get(pool, origin) as answer:
+        return await rest(answer)

@@ -197,3 +197,28 @@ async def test_reading_stops_above_the_mark_and_goes_on_at_half_of_it() -> None:
             held.append(line.held_up)
     assert held[2:] == [True, False]  # one piece and what Python adds to it are more than half
     assert line.aborted
+
+
+async def test_taking_all_lets_reading_go_on_from_nothing() -> None:
+    connection, line = connected([], behind=1000)
+    asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n" + b"x" * 1000)
+    held = [line.held_up]
+    async with await asking as answer:
+        assert len(answer.take()) == 1000
+        held.append(line.held_up)
+        connection.data_received(b"x" * 900)
+        held.append(line.held_up)
+    assert held == [True, False, False]
+
+
+async def test_an_answer_that_ends_above_the_mark_does_not_hold_up_the_next() -> None:
+    parked: list[Connection] = []
+    connection, line = connected(parked, behind=1000)
+    asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n" + b"x" * 3000)
+    assert not line.held_up
+    assert parked == [connection]
+    assert len(await rest(await asking)) == 3000

@@ -1,0 +1,91 @@
+"""What is shown of pods: to clients the models, to operators each pod and rank."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from config.schema import join_address
+from gateway.metrics import TIER_NAMES
+from gateway.pods import Model, Pod, PodTable
+from index import Publisher, RadixIndex
+
+
+def model_card(models: Iterable[Model]) -> msgspec.Raw:
+    """One pod's own entry for a model: where they differ, the one that promises the least."""
+    return msgspec.Raw(min(models, key=_promised).card)
+
+
+def _promised(model: Model) -> float:
+    try:
+        longest = msgspec.json.decode(model.card, type=_Card).max_model_len
+    except msgspec.DecodeError:
+        longest = None
+    return math.inf if longest is None else longest
+
+
+class _Card(msgspec.Struct):
+    max_model_len: int | None = None
+
+
+def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
+    """What is known of a pod and of each of its ranks."""
+    now = time.monotonic()
+    held = [index.blocks(Publisher(pod.name, rank)) for rank in pod.ranks]
+    blocks = {name: sum(tiers[tier] for tiers in held) for tier, name in TIER_NAMES.items()}
+    ranks = []
+    for rank in pod.ranks:
+        load, counts, stream = pod.load.get(rank), pod.in_flight.get(rank), pod.streams.get(rank)
+        ranks.append(
+            {
+                "rank": rank,
+                "waiting": load and load.waiting,
+                "running": load and load.running,
+                "kv_usage": load and load.kv_usage,
+                "in_flight_requests": counts.requests if counts else 0,
+                "in_flight_tokens": counts.tokens if counts else 0,
+                "last_event_age": None
+                if not stream or stream.last_event_at is None
+                else round(now - stream.last_event_at, 3),
+                "last_seq": stream and stream.last_seq,
+                "gaps": stream.gaps if stream else 0,
+                "restarts": stream.restarts if stream else 0,
+                "certain": bool(stream and stream.certain),
+                "accuracy": stream and stream.trust.accuracy,
+                "credit": round(stream.trust.credit(now), 4) if stream else 1.0,
+            }
+        )
+    return {
+        "url": pod.url,
+        "role": pod.spec.role,
+        "state": pod.state,
+        "reason": pod.reason or None,
+        "suspect": pod.suspect,
+        "models": list(pod.models),
+        "labels": pod.spec.labels,
+        "p2p": pod.p2p and join_address(*pod.p2p),
+        "breaker": pod.breaker.state(pods.clock()),
+        "cannot_pull_from": pods.agreement.of(pod.name),
+        "cached_blocks": blocks,
+        **_over_ranks(ranks),
+        "ranks": ranks,
+    }
+
+
+def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod's own line: sums of loads, the worst of streams; null where no rank said anything."""
+
+    def known(field: str) -> list[Any]:
+        return [rank[field] for rank in ranks if rank[field] is not None]
+
+    line: dict[str, Any] = {f: sum(known(f)) if known(f) else None for f in ("waiting", "running")}
+    line |= {f: sum(known(f)) for f in ("in_flight_requests", "in_flight_tokens", "gaps", "restarts")}
+    line |= {f: max(known(f), default=None) for f in ("kv_usage", "last_seq")}
+    line["last_event_age"] = min(known("last_event_age"), default=None)
+    line |= {f: min(known(f), default=None) for f in ("accuracy", "credit")}
+    line["certain"] = bool(ranks) and all(rank["certain"] for rank in ranks)
+    return line

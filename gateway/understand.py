@@ -1,0 +1,92 @@
+"""From a request to what has to be decided: its model, its prompt's token ids, the pods that come into question."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aiohttp import hdrs, web
+
+from gateway import bodies, openai
+from gateway.bodies import Body, Upload
+from gateway.decision import Ask
+from gateway.errors import ModelNotFound, NoPodReady, RequestError
+from gateway.gate import may_use, require_model
+from gateway.journal import REQUEST_ID
+from gateway.openai import Named, Peek
+from gateway.pods import PodTable
+from gateway.surface import Endpoint
+from gateway.tokens import Tokenizer, unknown
+
+_COMPUTES_NOTHING = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_DELETE})
+
+
+class Understanding:
+    """Looks at requests. What it raises are RequestErrors, and NoPodReady while no pod has been reached."""
+
+    def __init__(self, pods: PodTable, tokenizer: Tokenizer) -> None:
+        self._pods = pods
+        self._tokenizer = tokenizer
+
+    async def ask(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
+        """What a request comes to, its prompt tokenized where it is known how."""
+        if endpoint.prompt is None or isinstance(body, Upload):
+            return await self._by_load(request, endpoint, body)
+        peek = openai.peek(body)
+        model = _required(self._model(request, peek.model))
+        prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, model, partial(self._pods.serving, model))
+        return Ask(request[REQUEST_ID], peek, model, prompt)
+
+    async def _by_load(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
+        stored = request.match_info.get("id") if endpoint.placed == "response" else None
+        named = Named() if stored is not None else await _named(request, body)
+        needed = stored or (named.previous_response_id if endpoint.placed == "response" else None)
+        model = self._model(request, named.model)
+        if endpoint.reads == "json":
+            model = _required(model)
+        # What does not say of which model it is must not reach one that the key may not use. A form may name another
+        # model after the first, and a response is found where it is.
+        anywhere = model is not None and needed is None and not isinstance(body, Upload)
+        return Ask(
+            request[REQUEST_ID],
+            Peek(),
+            model,
+            unknown(endpoint.why),
+            only=None if anywhere else self._usable(request),
+            response_id=needed,
+            computes=endpoint.computes and request.method not in _COMPUTES_NOTHING,
+        )
+
+    def _model(self, request: web.Request, named: str | None) -> str | None:
+        """The model named, or the only one there is; None where it could be any."""
+        require_model(request, named)
+        if named is not None and self._pods.knows(named):
+            return named
+        models = self._pods.models()
+        if not models:
+            raise NoPodReady("No pod has been reached yet.", code="no_pod_ready")
+        if named is None and len(models) > 1:
+            return None
+        if named is not None:
+            raise ModelNotFound(f"The model `{named[:200]}` does not exist.", code="model_not_found", param="model")
+        model = next(iter(models))
+        require_model(request, model)
+        return model
+
+    def _usable(self, request: web.Request) -> frozenset[str] | None:
+        """The pods of which the request's key may use every model; None: all."""
+        usable = {pod.name: all(may_use(request, model) for model in pod.models) for pod in self._pods}
+        return None if all(usable.values()) else frozenset(name for name, may in usable.items() if may)
+
+
+async def _named(request: web.Request, body: Body) -> Named:
+    if isinstance(body, bytes):
+        return openai.named(body) if body else Named()
+    if request.content_type != "multipart/form-data" or hdrs.CONTENT_ENCODING in request.headers:
+        return Named()
+    return Named(model=bodies.form_model(request.headers[hdrs.CONTENT_TYPE], await body.head()))
+
+
+def _required(model: str | None) -> str:
+    if model is None:
+        raise RequestError("model: required, the fleet serves several.", code="missing_model", param="model")
+    return model
