@@ -1,11 +1,12 @@
 # Everything a newcomer needs: `make demo`, then `make test`. Only Python 3.11 – 3.13 is expected on the machine.
 .DEFAULT_GOAL := help
-.PHONY: help install demo test engine check format bench clean
+.PHONY: help install demo test engine streams conformance check format bench clean
 
 SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '$(SUPPORTED)' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
-PURE := index/*,scorers/*,gateway/inject.py,gateway/breaker.py,gateway/agreement.py
+CLIENTS := build/conformance
+PURE := index/*,scorers/*,gateway/inject.py,gateway/breaker.py,gateway/agreement.py,gateway/retries.py,gateway/progress.py,gateway/engine_errors.py
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +36,14 @@ test: install ## all tests but the real-engine suite; pure packages at 100 % bra
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
 	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s
+
+streams: install ## 5,000 streams for a minute, readers that leave or are slow, a pod that is killed; stops by itself
+	$(BIN)/python -m tests.gateway.load $(ARGS)
+
+conformance: install ## other people's clients: Python's and curl, and those that it installs, OpenAI's for Node and aiperf
+	@if command -v npm; then npm install --silent --no-save --prefix $(CLIENTS) openai@6; else echo "no npm: without Node"; fi
+	test -e $(CLIENTS)/aiperf/bin/aiperf || { $(PYTHON) -m venv $(CLIENTS)/aiperf && $(CLIENTS)/aiperf/bin/pip install --quiet 'aiperf==0.13.*'; }
+	$(BIN)/python -m pytest tests/conformance
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check

@@ -20,6 +20,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]  # event loops cannot wait for
 SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[int, Meta(ge=1)]
+RetryStatus = Literal[429, 500, 502, 503, 504, 529]  # what speaks of the pod and not of the request
 
 _LAST_PORT = 65535
 _HOST = r"\[[0-9a-f:.]+(?:%\w+)?\]|[^\s/?#@:\[\]]+"
@@ -176,16 +177,24 @@ class Index(_Section, frozen=True):
 
 
 class Poll(_Section, frozen=True):
-    """How pods are watched: `/health` and `/metrics` every `interval`; down after `failures` failed polls in a row."""
+    """How pods are watched: `/health` and `/metrics` every `interval`; down after `failures` failed polls in a row.
+
+    `stall_after`: a pod that says it computes, and shows no progress for so long, gets no requests while another can
+    serve; None: it does.
+    """
 
     interval: Seconds = 1.0
     timeout: Seconds = 3.0
     failures: Positive = 2
     max_age: Seconds = 10.0
+    stall_after: Seconds | None = 30.0
 
 
 class Limits(_Section, frozen=True):
     """Bounds on requests. `attempts` counts the first try; a retry never goes to the same pod.
+
+    `retry_statuses`: answers for which another pod is asked. `retry_budget`: retries as a share of the requests under
+    way or lately ended, a few besides.
 
     After SIGTERM requests are still taken for `drain_delay`, while /ready already says no; then those under way have
     `drain_timeout` to end.
@@ -200,6 +209,8 @@ class Limits(_Section, frozen=True):
     header_timeout: Seconds = 30.0
     keep_alive: Seconds = 3600.0
     attempts: Positive = 3
+    retry_statuses: tuple[RetryStatus, ...] = (502, 503, 504)
+    retry_budget: Share = 0.2
     connect_timeout: Seconds = 2.0
     first_byte_timeout: Seconds = 600.0
     idle_timeout: Seconds = 300.0

@@ -98,6 +98,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     )
 
     pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
+    metrics.states.resent = lambda: pool.resent
     turns = Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:

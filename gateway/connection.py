@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
 
@@ -33,8 +33,9 @@ _TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
 class Connection(RequestHandler):
     """aiohttp's side of one connection.
 
-    Relies on `_waiter`: set exactly while it waits for the next request; on `_current_request`: one is under way; and
-    on `_task_handler`, which ends with the connection.
+    Relies on `_waiter`: set while it waits for the next request, if for the first not from the beginning on; on
+    `_request_count`: requests whose headers were complete; on `_current_request`: one is under way; and on
+    `_task_handler`, which ends with the connection.
     """
 
     def __init__(
@@ -62,17 +63,15 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse; what comes while no request is under way, and completes none, is a part of headers."""
-        waiter = self._waiter
+        begun, known = self._request_count == 0 or self._waiter is not None, self._request_count
         super().data_received(data)
-        if waiter is None:
-            return
-        if waiter.done():
+        if self._request_count > known:
             self._head_begun = False
             self._stop()
-            return
-        self._head_begun = True
-        if self._deadline is None:
-            self._deadline = self._loop.call_later(self._head_timeout, self._expired)
+        elif begun:
+            self._head_begun = True
+            if self._deadline is None:
+                self._deadline = self._loop.call_later(self._head_timeout, self._expired)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the deadline."""
@@ -129,6 +128,17 @@ class Connection(RequestHandler):
         answer.headers["x-request-id"] = uuid.uuid4().hex
         answer.force_close()
         return answer
+
+    def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """Answer; an expectation that cannot be met is refused by aiohttp before any route has seen the request."""
+        if isinstance(resp, web.HTTPExpectationFailed):
+            self._refused("bad_head")
+            error = RequestError("Of expectations only 100-continue can be met.", code="invalid_http")
+            resp = error_answer(error, status=resp.status)
+            resp.headers["x-request-id"] = uuid.uuid4().hex
+        return super().finish_response(request, resp, start_time)
 
     def _unparsed(self, exc: BaseException | None) -> GatewayError:
         too_many = isinstance(exc, HttpProcessingError) and exc.message.startswith(_TOO_MANY)

@@ -8,29 +8,33 @@ from typing import Self
 
 
 class Deadline:
-    """`asyncio.timeout` whose end can be moved for next to nothing: the timer looks when it rings, and sleeps on."""
+    """Like `asyncio.timeout`, but moved for next to nothing: when the timer rings it looks, and sleeps on.
 
-    __slots__ = ("_loop", "_timeout", "_timer", "_when")
+    A context manager for the task that enters it. What it awaits when the deadline passes is cancelled, and leaving
+    raises TimeoutError for that; a cancellation by somebody else stays one.
+    """
+
+    __slots__ = ("_cancelling", "_loop", "_task", "_timer", "_when", "expired")
 
     def __init__(self, seconds: float) -> None:
+        self.expired = False
+        """Whether the deadline has passed, and what was awaited was cancelled for it."""
         self._loop = asyncio.get_running_loop()
         self._when = self._loop.time() + seconds
-        self._timeout = asyncio.timeout(None)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle
 
     def move(self, seconds: float) -> None:
         """The deadline is `seconds` from now."""
         self._when = self._loop.time() + seconds
-        if self._timer is not None and self._when < self._timer.when():
+        if self._when < self._timer.when():
             self._timer.cancel()
             self._timer = self._loop.call_at(self._when, self._ring)
 
-    def expired(self) -> bool:
-        """Whether the deadline has passed and what was awaited was cancelled for it."""
-        return self._timeout.expired()
-
     async def __aenter__(self) -> Self:
-        await self._timeout.__aenter__()
+        task = asyncio.current_task()
+        assert task is not None, "nothing awaits outside of a task"  # noqa: S101 - for mypy
+        self._task = task
+        self._cancelling = task.cancelling()
         self._timer = self._loop.call_at(self._when, self._ring)
         return self
 
@@ -38,14 +42,13 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Raises TimeoutError for the cancellation that the deadline caused."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        await self._timeout.__aexit__(kind, error, traceback)
+        self._timer.cancel()
+        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
 
     def _ring(self) -> None:
-        now = self._loop.time()
-        if now < self._when:
+        if self._loop.time() < self._when:
             self._timer = self._loop.call_at(self._when, self._ring)
         else:
-            self._timeout.reschedule(now)
+            self.expired = True
+            self._task.cancel()

@@ -14,7 +14,7 @@ from gateway.errors import NoPodReady, Overloaded
 from gateway.openai import Peek
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
-from index import Cached, Publisher, RadixIndex, block_keys, root_key, salt_extra
+from index import Cached, Publisher, RadixIndex
 from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, place, pullable_tokens, sample_source
 from scorers import Placement as Placed
 
@@ -94,7 +94,6 @@ class Decider:
             if self._pods.overloaded(ask.model, ask.only):
                 raise Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
             raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
-        by_url = {pod.url: pod for pod in pods}
         matched = self._match(ask, pods)
         candidates = self._pods.candidates(pods, matched.cached)
         request = PlacementRequest(
@@ -103,23 +102,23 @@ class Decider:
             block_size=matched.block_size,
             model=ask.model or "",
         )
-        coordinate = self._coordinate()
-        placed = place(request, candidates, self._placement.scorers, self._placement.picker, coordinate=coordinate)
+        placement, coordinate = self._placement, self._coordinate()
+        placed = place(request, candidates, placement.scorers, placement.picker, coordinate=coordinate)
         chosen = candidates[placed.chosen]
         source, reason = self._source(ask, request, candidates, chosen)
         source_tokens = pullable_tokens(source) if source is not None else 0
-        pod = by_url[chosen.pod]
+        pod = _of(chosen, pods)
         return Decision(
             pod=pod,
             candidates=candidates,
             placed=placed,
             source=source,
-            source_pod=None if source is None else by_url[source.pod],
+            source_pod=None if source is None else _of(source, pods),
             source_reason=reason,
             source_tokens=source_tokens,
             prompt=ask.prompt,
             block_size=matched.block_size,
-            predicted_cached=matched.reused(Publisher(pod.name, chosen.rank), source_tokens, ask.prompt),
+            predicted_cached=matched.reused(pod.publishers[chosen.rank], source_tokens, ask.prompt),
         )
 
     def _source(
@@ -141,14 +140,18 @@ class Decider:
         namespaces = set() if ask.model is None else {pod.models[ask.model].namespace for pod in pods}
         sizes = {namespace: self._index.block_sizes(namespace) for namespace in namespaces}
         found: list[tuple[int, dict[Publisher, Cached]]] = []
-        extras = {0: salt_extra(ask.peek.cache_salt)} if ask.peek.cache_salt else None
+        salt = ask.peek.cache_salt
         for tokens in ask.prompt.sequences:
             cached = [
-                self._index.match({size: block_keys(tokens, size, root_key(name, size), extras) for size in known})
+                self._index.match({size: tokens.keys(name, size, salt) for size in known})
                 for name, known in sizes.items()
             ]
             found.append((len(tokens), _summed(cached)))
         return _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE), found)
+
+
+def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:
+    return next(pod for pod in pods if pod.url == candidate.pod)
 
 
 class _Matched:

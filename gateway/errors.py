@@ -111,11 +111,17 @@ class Overloaded(NoPodReady):
 
 
 class PodError(GatewayError):
-    """A pod did not answer. Retried on another pod as long as the client has seen nothing."""
+    """A pod did not answer. Retried on another pod as long as the client has seen nothing.
+
+    `blames`: it speaks against the pod, not only against this request. `agreed`: it has been decided that another pod
+    is asked.
+    """
 
     status = 502
     type = "bad_gateway_error"
     retryable = True
+    blames: ClassVar[bool] = True
+    agreed = False
 
 
 class PodUnreachable(PodError):
@@ -140,10 +146,26 @@ class PodUnavailable(PodError):
     status = 503
 
 
+class PodRefused(PodError):
+    """The pod answered another status of `limits.retry_statuses`: it is alive, and had no answer for this request."""
+
+    status = 503
+    blames = False
+
+
+class EngineFailed(PodError):
+    """The pod answered 200, and then with an error or nothing. `reason` is that of `engine_errors`."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message, code=f"engine_{reason}")
+        self.reason = reason
+
+
 class NotHere(PodError):
     """The pod does not have what was asked for; another one may."""
 
     status = 404
+    blames = False
 
 
 class PodRejected(PodError):

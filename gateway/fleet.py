@@ -16,6 +16,7 @@ from gateway.errors import PodError
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
+from gateway.poller import Metrics as PodMetrics
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.fleet")
@@ -188,8 +189,17 @@ class Fleet:
             failed = 0
             pod.suspect = False
             pod.load, pod.load_at = metrics.load, self._pods.clock()
+            self._note_progress(pod, metrics)
             for verdict in pod.audited(moves, metrics.counted, pod.load_at):
                 self._metrics.audits.labels(pod.name, verdict).inc()
+
+    def _note_progress(self, pod: Pod, found: PodMetrics) -> None:
+        before = pod.stalled
+        pod.progressed(found.work, pod.load_at, self._poll.stall_after)
+        if pod.stalled and not before:
+            _log.warning("pod stalled: requests run on it, and nothing moves", pod=pod.name, requests=pod.requests)
+        elif before and not pod.stalled:
+            _log.info("pod goes on", pod=pod.name)
 
     async def _probe(self, pod: Pod, rank: int) -> None:
         """Have the pod compute a prompt that all pods are given, so that their events show whether they agree."""

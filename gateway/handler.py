@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -15,15 +16,16 @@ from gateway.bodies import Body, Upload
 from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
 from gateway.drain import Drain
-from gateway.errors import Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
+from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
 from gateway.inject import remote_kv_source, with_kv_transfer_params
 from gateway.journal import RECORD
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
-from gateway.pods import Pod, PodTable
+from gateway.pods import Lease, Pod, PodTable
 from gateway.proxy import Attempt, Proxy, to_pod
+from gateway.retries import RetryBudget
 from gateway.sticky import Keeper, Responses, not_found
-from gateway.surface import Endpoint
+from gateway.surface import OTHER, Endpoint
 from gateway.tokens import Tokenizer
 from gateway.understand import Understanding
 from index import Counted
@@ -54,6 +56,7 @@ class Handler:
         self._credentials = credentials
         self._metrics = metrics
         self._limits = limits
+        self._budget = RetryBudget(limits.retry_budget)
         self._responses = Responses(pods)
         self.understanding = Understanding(pods, tokenizer)
         self.drain = drain
@@ -61,6 +64,7 @@ class Handler:
     def reconfigure(self, limits: Limits) -> None:
         """Requests from now on have these."""
         self._limits = limits
+        self._budget.reconfigure(limits.retry_budget)
 
     async def serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
@@ -73,7 +77,11 @@ class Handler:
         learn = self._learner(request, endpoint, ask)
         if ask.response_id is not None:
             return await self._where_it_is(request, ask, body, record, learn)
-        return await self._where_best(request, ask, body, record, learn)
+        self._budget.began()
+        try:
+            return await self._where_best(request, ask, body, record, learn)
+        finally:
+            self._budget.ended(self._pods.clock())
 
     async def _where_best(
         self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
@@ -91,14 +99,31 @@ class Handler:
                 if tried:
                     raise next(reversed(tried.values())) from None
                 raise
+            asked = decision.pod.name
+            again = partial(self._again, ask, body, frozenset((*tried, asked)))
             try:
-                return await self._attempt(request, decision, ask, body, record, learn=learn)
+                return await self._attempt(request, decision, ask, body, record, again=again, learn=learn)
             except PodError as error:
-                tried[decision.pod.name] = error
-                if not error.retryable or len(tried) >= self._limits.attempts or not _repeatable(body):
+                tried[asked] = error
+                if not (error.agreed or (error.retryable and again())):
                     raise
                 self._metrics.retries.labels(error.code).inc()
                 _log.warning("attempt failed", request_id=ask.request_id, pod=decision.pod.name, error=error.message)
+
+    def _again(self, ask: Ask, body: Body, asked: frozenset[str]) -> bool:
+        """Whether a pod other than those `asked` may be asked. A yes is paid for out of the budget."""
+        if len(asked) >= self._limits.attempts:
+            refused = "attempts"
+        elif not _repeatable(body):
+            refused = "body"
+        elif not self._pods.serving(ask.model, asked, ask.only):
+            refused = "no_pod"
+        elif not self._budget.take(self._pods.clock()):
+            refused = "budget"
+        else:
+            return True
+        self._metrics.retries_refused.labels(refused).inc()
+        return False
 
     async def _where_it_is(
         self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
@@ -110,9 +135,12 @@ class Handler:
             asked = ask._replace(only=frozenset({place}))
             # The last to be asked speaks for all, unless one of them could not be.
             not_here = None if place == places[-1] and failed is None else _NOT_FOUND
+            again = partial(_repeatable, body) if place != places[-1] else _never
             try:
                 decision = self._decide(asked, {}, record)
-                return await self._attempt(request, decision, asked, body, record, not_here=not_here, learn=learn)
+                return await self._attempt(
+                    request, decision, asked, body, record, again=again, not_here=not_here, learn=learn
+                )
             except NotHere:
                 pass
             except (PodError, NoPodReady) as error:
@@ -129,29 +157,34 @@ class Handler:
         body: Body,
         record: Record,
         *,
+        again: _Again,
         not_here: int | None = None,
         learn: _Learn | None = None,
     ) -> web.StreamResponse:
-        pod, chosen, source = decision.pod, decision.chosen, decision.source
+        pod, chosen = decision.pod, decision.chosen
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
-        attempt = self._to_send(request, decision, ask, body)._replace(not_here=not_here, first=first)
-        expected = None if ask.computes else Counted(0, 0)
-        if source is None and record.predicted_cached is not None and record.prompt_tokens is not None:
-            expected = Counted(record.prompt_tokens, record.predicted_cached)
+        expected = _expected(decision, ask, record)
         with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
+            attempt = self._to_send(request, decision, ask, body)._replace(
+                not_here=not_here,
+                first=first,
+                completes=ask.computes and record.endpoint != OTHER.label,
+                elsewhere=partial(self._elsewhere, lease, record, again),
+            )
             try:
                 answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
-            except NotHere:
-                raise
             except PodError as error:
+                if error.agreed or isinstance(error, NotHere):
+                    raise
                 if isinstance(body, Upload) and (fault := body.blamed(error)) is not None:
                     raise fault from error
                 lease.failed(self._pods.clock(), suspect=not isinstance(error, PodTimeout))
                 raise
             finally:
-                if not ask.computes:  # what it tells of tokens was told before, with the answer that computed them
+                if not ask.computes:  # what it tells was told before, with the answer that computed it
                     record.reported_prompt = record.reported_completion = record.reported_cached = None
+                    record.engine_error = ""
             if record.broken and not (isinstance(body, Upload) and body.fault is not None):
                 lease.failed(self._pods.clock(), suspect=True)
             elif record.reported_cached is not None:
@@ -159,6 +192,20 @@ class Handler:
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
             return answer
+
+    def _elsewhere(self, lease: Lease, record: Record, again: _Again, error: PodError) -> bool:
+        """What to do with an answer that is a failure: whether to ask another pod instead of passing it on."""
+        if error.blames:
+            lease.failed(self._pods.clock(), suspect=True)
+        else:
+            lease.first_byte()
+        error.agreed = again()
+        if isinstance(error, EngineFailed):
+            if error.agreed:
+                self._metrics.engine_errors.labels(record.pod, error.reason).inc()
+            else:
+                record.engine_error = error.reason
+        return error.agreed
 
     def _to_send(self, request: web.Request, decision: Decision, ask: Ask, body: Body) -> Attempt:
         pod, source, params = decision.pod, decision.source, None
@@ -209,6 +256,18 @@ class Handler:
 
 
 _Learn = Callable[[Pod, int, bytes], None]
+_Again = Callable[[], bool]  # whether another pod is asked
+
+
+def _expected(decision: Decision, ask: Ask, record: Record) -> Counted | None:
+    """What the pod's counters should make of a request; None where that cannot be predicted."""
+    if decision.source is None and record.predicted_cached is not None and record.prompt_tokens is not None:
+        return Counted(record.prompt_tokens, record.predicted_cached)
+    return None if ask.computes else Counted(0, 0)
+
+
+def _never() -> bool:
+    return False
 
 
 def _repeatable(body: Body) -> bool:

@@ -8,7 +8,7 @@ never from a client, so their number is bounded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from msgspec import Struct
@@ -45,6 +45,7 @@ class Record(Struct):
     reported_cached: int | None = None
     reported_completion: int | None = None
     broken: str = ""
+    engine_error: str = ""
     key: str = ""
 
 
@@ -117,6 +118,15 @@ class Metrics:
             f"{ns}_file_reloads", "Changed files that were read again, by result", ["file", "result"], registry=r
         )
         self.retries = Counter(f"{ns}_retries", "Attempts that went to another pod", ["reason"], registry=r)
+        self.retries_refused = Counter(
+            f"{ns}_retries_refused", "Failed attempts after which no other pod was asked", ["reason"], registry=r
+        )
+        self.engine_errors = Counter(
+            f"{ns}_engine_errors",
+            "Answers with status 200 that were an engine's failure",
+            ["pod", "reason"],
+            registry=r,
+        )
         self.broken = Counter(
             f"{ns}_broken_answers", "Answers that broke after their first byte", ["pod", "reason"], registry=r
         )
@@ -149,7 +159,8 @@ class Metrics:
         self.access_log_dropped = Counter(
             f"{ns}_access_log_dropped_lines", "Requests whose line could not be written", registry=r
         )
-        r.register(_State(pods, index))
+        self.states = _State(pods, index)
+        r.register(self.states)
 
     def forget(self, pod: str) -> None:
         """End every series of a pod that is not configured any more. O(series)."""
@@ -178,6 +189,8 @@ class Metrics:
             self.completion_tokens.labels(record.pod).inc(record.reported_completion)
         if record.broken:
             self.broken.labels(record.pod, record.broken).inc()
+        if record.engine_error:
+            self.engine_errors.labels(record.pod, record.engine_error).inc()
         if record.predicted_cached is not None and record.reported_cached is not None:
             self._compare(record.pod, record.predicted_cached, record.reported_cached)
 
@@ -194,6 +207,7 @@ class _State(Collector):
     def __init__(self, pods: PodTable, index: RadixIndex) -> None:
         self._pods = pods
         self._index = index
+        self.resent: Callable[[], int] = int  # who counts them; until then nobody, 0
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
@@ -209,6 +223,11 @@ class _State(Collector):
         ):
             yield GaugeMetricFamily(f"p2p_gateway_index_{name}", text, value=value)
         yield CounterMetricFamily(
+            "p2p_gateway_resent_requests",
+            "Requests sent again to their pod since it closed the idle connection they went out on",
+            value=self.resent(),
+        )
+        yield CounterMetricFamily(
             "p2p_gateway_index_evicted_blocks", "Blocks forgotten to stay within index.max_blocks", value=stats.evicted
         )
 
@@ -216,6 +235,9 @@ class _State(Collector):
         up = GaugeMetricFamily("p2p_gateway_pod_ready", "1 while the pod can serve", labels=["pod"])
         breaker = GaugeMetricFamily(
             "p2p_gateway_pod_breaker_open", "1 while the pod is left out for failed requests", labels=["pod"]
+        )
+        stalled = GaugeMetricFamily(
+            "p2p_gateway_pod_stalled", "1 while the pod computes without progress, as it says", labels=["pod"]
         )
         strangers = GaugeMetricFamily(
             "p2p_gateway_pod_disagreements", "Peers that the pod can never pull from, nor they from it", labels=["pod"]
@@ -227,12 +249,13 @@ class _State(Collector):
         now = self._pods.clock()
         for pod in self._pods:
             up.add_metric([pod.name], pod.state == "ready")
+            stalled.add_metric([pod.name], pod.stalled)
             strangers.add_metric([pod.name], len(self._pods.agreement.of(pod.name)))
             breaker.add_metric([pod.name], pod.breaker.state(now) != "closed")
             for rank, counts in pod.in_flight.items():
                 requests.add_metric([pod.name, str(rank)], counts.requests)
                 tokens.add_metric([pod.name, str(rank)], counts.tokens)
-        yield from (up, breaker, strangers, requests, tokens)
+        yield from (up, breaker, stalled, strangers, requests, tokens)
 
     def _per_stream(self) -> Iterator[Metric]:
         blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])

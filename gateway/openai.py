@@ -92,6 +92,8 @@ class Usage(NamedTuple):
     cached: int | None = None
 
 
+_NO_USAGE = Usage()
+_LONGEST_NAME = len('"completion')
 # An unescaped quote in front tells a field from the same text inside a generated string. Responses and messages count
 # input and output, completions prompt and completion.
 _COUNTS = re.compile(
@@ -101,11 +103,15 @@ _COUNTS = re.compile(
 
 def usage(tail: Iterable[bytes]) -> Usage:
     """Read the counts from the end of an answer, JSON or SSE: the last mention of each field wins. O(len(tail))."""
-    found = {name.decode(): int(count) for name, count in _COUNTS.findall(b"".join(tail))}
+    data = b"".join(tail)
+    first = data.find(b'_tokens":')  # in C; the pattern would look at every quote before it
+    if first < 0:
+        return _NO_USAGE
+    found = {name: int(count) for name, count in _COUNTS.findall(data, max(0, first - _LONGEST_NAME))}
     return Usage(
-        found.get("prompt_tokens", found.get("input_tokens")),
-        found.get("completion_tokens", found.get("output_tokens")),
-        found.get("cached_tokens"),
+        found.get(b"prompt_tokens", found.get(b"input_tokens")),
+        found.get(b"completion_tokens", found.get(b"output_tokens")),
+        found.get(b"cached_tokens"),
     )
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from msgspec import Struct, field
 
@@ -17,6 +16,7 @@ from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
+from gateway.progress import Progress, Work
 from index import Audit, Cached, Counted, Publisher, Trust
 from index.audit import Verdict
 from scorers import Candidate
@@ -34,6 +34,7 @@ class Load(NamedTuple):
 
 
 _UNKNOWN_LOAD = Load()
+_NO_WORK = Work()
 
 
 class Model(NamedTuple):
@@ -122,6 +123,12 @@ class Lease:
         if suspect:
             self._pod.suspected()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """The request has ended, however it did."""
         if not self._ended:
@@ -147,9 +154,12 @@ class Pod:
         self.state: PodState = "starting"
         self.reason = "not polled yet"
         self.suspect = False
+        self.stalled = False
+        self._progress: dict[int, Progress] = {}
         self.wake = asyncio.Event()
         self.models: dict[str, Model] = {}
         self.ranks: tuple[int, ...] = tuple(range(spec.data_parallel_size))
+        self.publishers: dict[int, Publisher] = {}
         self.load: dict[int, Load] = {}
         self.load_at = 0.0
         self.streams: dict[int, EventStream] = {}
@@ -172,8 +182,11 @@ class Pod:
         """The pod can serve. Counts start from zero: nothing of an earlier incarnation is under way on this one."""
         self.models = dict(models)
         self.ranks = ranks
+        self.publishers = {rank: Publisher(self.name, rank) for rank in ranks}
         self.in_flight = {rank: InFlight() for rank in ranks}
         self.streams = {rank: EventStream() for rank in ranks}
+        self._progress = {rank: Progress() for rank in ranks}
+        self.stalled = False
         self.breaker = Breaker(failures=self._breaker_config.failures, cooldown=self._breaker_config.cooldown)
         self.suspect = False
         self.state, self.reason = "ready", ""
@@ -183,11 +196,19 @@ class Pod:
         self.state, self.reason = "down", reason
         self.load = {}
         self.streams = {rank: EventStream() for rank in self.ranks}
+        self.stalled = False
 
     def suspected(self) -> None:
         """Something of the pod broke: poll it at once, and name it as a source only when it is known to be alive."""
         self.suspect = True
         self.wake.set()
+
+    def progressed(self, work: Mapping[int, Work], now: float, stall_after: float | None) -> None:
+        """A poll found `work` on its ranks. The pod is stalled if one of them is."""
+        self.stalled = False
+        for rank, progress in self._progress.items():
+            requests = self.in_flight[rank].requests
+            self.stalled |= progress.polled(work.get(rank, _NO_WORK), requests, now, stall_after)
 
     def moves(self) -> dict[int, int]:
         """What `audited` needs to know of the moment before a poll, per rank."""
@@ -270,17 +291,17 @@ class PodTable:
     def serving(
         self, model: str | None, excluded: frozenset[str] = frozenset(), only: frozenset[str] | None = None
     ) -> list[Pod]:
-        """Ready pods for a model, best kind only: healthy ones; else suspect ones; else those with an open breaker.
+        """Ready pods for a model, best kind only: healthy; else suspect or stalled; else those with an open breaker.
 
-        A pod under suspicion is still better than no answer, so it drops out only while another can serve. A pod with
-        as many requests as it may have serves no more of them. `model` None: any; `only`: no others than these.
+        A pod under suspicion, or stalled, is still better than no answer, so it drops out only while another can serve.
+        A pod with as many requests as it may have serves no more. `model` None: any; `only`: no others than these.
         """
         now = self.clock()
         ready = [pod for pod in self._ready(model, only) if pod.name not in excluded]
         if self._max_requests is not None:
             ready = [pod for pod in ready if pod.requests < self._max_requests]
         admitted = [p for p in ready if p.breaker.admits(now)]
-        return [p for p in admitted if not p.suspect] or admitted or ready
+        return [p for p in admitted if not (p.suspect or p.stalled)] or admitted or ready
 
     def overloaded(self, model: str | None, only: frozenset[str] | None = None) -> bool:
         """Whether ready pods serve a model, and all have as many requests as they may."""
@@ -296,26 +317,19 @@ class PodTable:
         now = self.clock()
         oldest = now - self._max_load_age
         return [
-            _candidate(
-                pod, rank, cached.get(Publisher(pod.name, rank), _NOTHING_CACHED), pod.rank_load(rank, oldest), now
-            )
+            _candidate(pod, rank, cached.get(pod.publishers[rank], _NOTHING_CACHED), pod.rank_load(rank, oldest), now)
             for pod in pods
             for rank in pod.ranks
         ]
 
-    @contextmanager
-    def leased(self, pod: Pod, rank: int, uncached_tokens: int, expected: Counted | None = None) -> Iterator[Lease]:
-        """A request under way on a pod for as long as the context lasts."""
-        lease = Lease(pod, rank, uncached_tokens, self.clock(), expected)
-        try:
-            yield lease
-        finally:
-            lease.close()
+    def leased(self, pod: Pod, rank: int, uncached_tokens: int, expected: Counted | None = None) -> Lease:
+        """A request under way on a pod for as long as the lease's context lasts."""
+        return Lease(pod, rank, uncached_tokens, self.clock(), expected)
 
 
 def _candidate(pod: Pod, rank: int, cached: Cached, load: Load, now: float) -> Candidate:
     counts = pod.in_flight[rank]
-    host, port = (None, None) if pod.p2p is None or pod.suspect else pod.p2p
+    host, port = (None, None) if pod.p2p is None or pod.suspect or pod.stalled else pod.p2p
     return Candidate(
         pod=pod.url,
         rank=rank,

@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from config.schema import PodConfig, Poll, join_address, tcp_address
 from gateway.errors import PodRejected
 from gateway.pods import Load, Model
+from gateway.progress import Work
 from gateway.upstream import PodApi, decoded
 from index import Counted
 
@@ -28,7 +29,8 @@ _COUNTERS = (
     ("prefix_cache_queries_total", "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
     ("gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total", ""),
 )
-_READ = ["num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", *filter(None, chain(*_COUNTERS))]
+_GAUGES = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc")
+_READ = [*_GAUGES, "generation_tokens_total", *filter(None, chain(*_COUNTERS))]
 _SAMPLE = re.compile(
     rb"^vllm:(%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), _NUMBER),
     re.MULTILINE,
@@ -46,6 +48,7 @@ class Metrics(NamedTuple):
     load: dict[int, Load]
     started: float | None
     counted: dict[int, Counted]
+    work: dict[int, Work]
 
 
 class EventSource(NamedTuple):
@@ -143,6 +146,7 @@ def parse_metrics(page: bytes) -> Metrics:
         {rank: load for rank, found in values.items() if (load := _load(found)) != Load()},
         float(started[1]) if started else None,
         {rank: counted for rank, found in values.items() if (counted := _counted(found))},
+        {rank: work for rank, found in values.items() if (work := _work(found)) != Work()},
     )
 
 
@@ -151,6 +155,16 @@ def _load(found: Mapping[str, float]) -> Load:
     return Load(
         None if waiting is None else int(waiting),
         None if running is None else int(running),
+        found.get("kv_cache_usage_perc"),
+    )
+
+
+def _work(found: Mapping[str, float]) -> Work:
+    running = found.get("num_requests_running")
+    return Work(
+        None if running is None else int(running),
+        found.get("generation_tokens_total"),
+        found.get("prompt_tokens_total"),
         found.get("kv_cache_usage_perc"),
     )
 

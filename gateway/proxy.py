@@ -19,11 +19,11 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from config.schema import Limits
-from gateway import openai
+from gateway import engine_errors, openai
 from gateway.answers import error_event
 from gateway.deadline import Deadline
 from gateway.drain import Drain
-from gateway.errors import GatewayError, NotHere, PodUnavailable
+from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
 from gateway.metrics import Record
 from gateway.pods import Lease
 from gateway.upstream import as_pod_error
@@ -49,7 +49,7 @@ _NOT_TO_POD = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-
 _STEERING = (b"x-gateway-", b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 _OURS = b"x-gateway-"
 _USUAL_CONNECTION = ("keep-alive", "Keep-Alive", "close")
-_RETRYABLE_STATUS = frozenset({502, 503, 504})
+_UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 _PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
 
@@ -62,7 +62,9 @@ class Attempt(NamedTuple):
     """What goes to the pod.
 
     `length` is that of a body that comes in pieces, None where it is not known before its end. An answer with the
-    status `not_here` is none for the client: `NotHere`. `first` sees the first piece of any other.
+    status `not_here` is none for the client: `NotHere`. `first` sees the first piece of any other. `completes`: a 200
+    has to have a body, in which engines' errors are looked for. `elsewhere` is asked about an answer that is a failure
+    of the pod, and settles it with the books: whether another pod will be asked instead of passing it on.
     """
 
     url: str
@@ -73,6 +75,14 @@ class Attempt(NamedTuple):
     length: int | None = None
     not_here: int | None = None
     first: Callable[[bytes], None] | None = None
+    completes: bool = False
+    elsewhere: Callable[[PodError], bool] = lambda _: False
+
+
+class _Forwarded(web.StreamResponse):
+    """Its head goes out together with the first piece of its body, which is there: a system call less."""
+
+    _send_headers_immediately = False
 
 
 class Proxy:
@@ -107,18 +117,15 @@ class Proxy:
         where = attempt.url + attempt.path
         try:
             async with Deadline(self._limits.first_byte_timeout) as deadline, await self._send(attempt) as answer:
-                if answer.status in _RETRYABLE_STATUS:
-                    raise PodUnavailable(f"{where} answered {answer.status}", code="pod_unavailable")
                 if answer.status == attempt.not_here:
                     lease.first_byte()
                     raise NotHere(f"{where} answered {answer.status}", code="not_here")
-                chunk = await answer.read()
-                lease.first_byte()
+                chunk = await self._beginning(answer, attempt, lease, where)
                 record.first_byte = time.monotonic()
                 record.status = answer.status
                 if attempt.first is not None:
                     attempt.first(chunk)
-                out = web.StreamResponse(status=answer.status, headers=_to_client(answer, answer_headers))
+                out = _Forwarded(status=answer.status, headers=_to_client(answer, answer_headers))
                 await self._stream(request, answer, chunk, out, deadline, record)
         except (TimeoutError, WireError) as cause:
             error = as_pod_error(cause, where)
@@ -137,6 +144,27 @@ class Proxy:
                 request.transport.abort()  # what is still buffered has no reader
             raise
         return out
+
+    async def _beginning(self, answer: Answer, attempt: Attempt, lease: Lease, where: str) -> bytes:
+        """What to pass on first. Raises PodError, agreed, where another pod is asked instead."""
+        status = answer.status
+        error: PodError | None = None
+        if status in _UNAVAILABLE:
+            error = PodUnavailable(f"{where} answered {status}", code="pod_unavailable")
+        elif status in self._limits.retry_statuses:
+            error = PodRefused(f"{where} answered {status}", code=f"pod_answered_{status}")
+        if error is not None and attempt.elsewhere(error):
+            raise error
+        chunk = await answer.read()
+        if status == 200 and attempt.completes and engine_errors.suspicious(chunk):
+            chunk, reason = await _judged(answer, chunk)
+            if reason is not None:
+                error = EngineFailed(f"{where} answered 200 with a failure: {reason}", reason)
+                if attempt.elsewhere(error):
+                    raise error
+        if error is None:
+            lease.first_byte()
+        return chunk
 
     async def _send(self, attempt: Attempt) -> Answer:
         origin = self._origins.get(attempt.url)
@@ -174,17 +202,35 @@ class Proxy:
         except ConnectionError as error:
             raise ClientLeftError from error
         except asyncio.CancelledError:
-            if by_client and deadline.expired():
+            if by_client and deadline.expired:
                 raise ClientLeftError from None
             raise
         finally:
+            if answer.status == 200 and not record.engine_error:
+                record.engine_error = engine_errors.at_end(b"".join(tail)) or ""
             usage = openai.usage(tail)
             record.reported_prompt, record.reported_completion, record.reported_cached = usage
 
 
+async def _judged(answer: Answer, chunk: bytes) -> tuple[bytes, engine_errors.Reason | None]:
+    """As much of an answer as it takes to tell whether it is an engine's failure, and which."""
+    piece = chunk
+    while True:
+        whole = answer.complete and not answer.buffered
+        finding = engine_errors.judge(chunk, whole=whole or not piece)
+        if finding != "more":
+            return chunk, finding
+        piece = await answer.read()
+        chunk += piece
+
+
 async def _break_off(request: web.Request, out: web.StreamResponse, error: GatewayError) -> None:
-    """Tell an SSE client what happened; close so that no client takes the answer for complete."""
-    if out.prepared and out.content_type == "text/event-stream":
+    """Tell an SSE client what happened; close so that no client takes the answer for complete.
+
+    Nothing can be told in a packed stream, nor in one with a length, of which it might make up the rest.
+    """
+    told = hdrs.CONTENT_ENCODING not in out.headers and hdrs.CONTENT_LENGTH not in out.headers
+    if told and out.prepared and out.content_type == "text/event-stream":
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_PARTING_WORD_S):
                 await out.write(b"\n\n" + error_event(request, error))

@@ -17,7 +17,7 @@ from gateway import openai, snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
 from gateway.decision import Decider, explanation
-from gateway.errors import GatewayError, RequestError
+from gateway.errors import GatewayError, ModelNotFound, RequestError
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
 from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, REQUEST_ID, Journal
@@ -166,8 +166,7 @@ class Routes:
         """One entry of /v1/models."""
         card = self._cards(request).get(request.match_info["model"])
         if card is None:
-            error = RequestError("The model does not exist.", code="model_not_found", param="model")
-            return error_answer(error, status=404)
+            raise ModelNotFound("The model does not exist.", code="model_not_found", param="model")
         return _json(card)
 
     async def health(self, _: web.Request) -> web.Response:

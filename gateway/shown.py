@@ -65,6 +65,7 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
         "state": pod.state,
         "reason": pod.reason or None,
         "suspect": pod.suspect,
+        "stalled": pod.stalled,
         "models": list(pod.models),
         "labels": pod.spec.labels,
         "p2p": pod.p2p and join_address(*pod.p2p),

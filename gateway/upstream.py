@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -15,6 +16,7 @@ from gateway.errors import PodDisconnected, PodError, PodRejected, PodTimeout, P
 from gateway.wire import ConnectError, WireError
 
 T = TypeVar("T")
+_AT_ONCE_BYTES = 1024 * 1024  # more than this aiohttp writes, and warns of, in one go; of a file in pieces
 
 
 @asynccontextmanager
@@ -68,11 +70,12 @@ class PodApi:
         self, method: str, url: str, path: str, deadline: float, body: bytes | None, headers: dict[str, str]
     ) -> bytes:
         where = url + path
+        data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_BYTES else body
         if (authorization := self._credentials.of(url)) is not None:
             headers["Authorization"] = authorization
         async with (
             pod_io(where, deadline=deadline),
-            self._session.request(method, where, data=body, headers=headers) as answer,
+            self._session.request(method, where, data=data, headers=headers) as answer,
         ):
             if answer.status >= 500:
                 raise PodUnavailable(f"{where} answered {answer.status}", code="pod_unavailable")

@@ -78,9 +78,12 @@ def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[
 
 def _reached(steps: list[_Step], tier: Tier, group: AbstractSet[Holdings], depth: int) -> Iterator[_Group]:
     """How far the group gets from `depth` on without a gap in the tier, in groups of equal depth."""
-    for node, start, end in steps[bisect_right(steps, depth, key=attrgetter("start")) - 1 :]:
+    for node, start, end in steps[bisect_right(steps, depth, key=attrgetter("start")) - 1 :] if depth else steps:
         held = node.held[tier]
         onward = group & node.whole(tier)
+        if len(onward) == len(group):
+            depth = end
+            continue
         rest = group - onward
         if stopped := rest - held.keys():
             yield depth, stopped

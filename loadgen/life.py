@@ -115,6 +115,7 @@ class Life:
                     access_log=None,
                     keepalive_timeout=_KEEP_ALIVE_S,
                     shutdown_timeout=_GRACE_S,
+                    auto_decompress=False,  # vLLM takes a packed body for what it is
                 )
                 await self._serve_http(self._runner)
         except* _Over:

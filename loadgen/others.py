@@ -52,7 +52,7 @@ class Others:
             told = error.body["error"]
             shown = {"type": "error", "error": {"type": told["type"], "message": told["message"]}}
             return responses.json(shown, error.status)
-        said = str(body.messages[-1].get("content"))
+        said = str(body.messages[-1].get("content")) if body.messages else ""
         words = len(said.split())
         if request.path.endswith("/count_tokens"):
             return responses.json({"input_tokens": words})
@@ -102,7 +102,8 @@ class Others:
 
     async def transcription(self, request: web.Request, received: Received) -> web.Response:
         """Say how many bytes the file has, and their digest."""
-        head = b"content-type: " + request.headers["content-type"].encode() + b"\r\n\r\n"
+        kind = request.headers.get("content-type", "").encode("utf-8", "surrogateescape")
+        head = b"content-type: " + kind + b"\r\n\r\n"
         form = {
             part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
             for part in message_from_bytes(head + received.body).walk()

@@ -74,7 +74,7 @@ def _invalid(status: HTTPStatus, message: str) -> ApiError:
 
 def _response(body: ResponseRequest, model: str) -> dict[str, Any]:
     """The fields of vLLM's answer, in its order."""
-    said = body.input if isinstance(body.input, str) else str(body.input[-1].get("content"))
+    said = body.input if isinstance(body.input, str) else "".join(str(item.get("content")) for item in body.input[-1:])
     words = len(said.split())
     counts = {"input_tokens": words, "output_tokens": words, "total_tokens": 2 * words}
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}

@@ -40,9 +40,11 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         prompt_tokens = request.prompt_tokens
         if not prompt_tokens:
             return [0.0] * len(candidates)
-        best = max((candidate.credit for candidate in candidates), default=0.0) or 1.0
-        return [min(1.0, self._worth(candidate, candidate.credit / best) / prompt_tokens) for candidate in candidates]
-
-    def _worth(self, candidate: Candidate, belief: float) -> float:
-        hot = max(belief * candidate.gpu_tokens, candidate.speculative_tokens)
-        return hot + self.cpu_weight * max(0.0, belief * candidate.any_tokens - hot)
+        best = max([candidate.credit for candidate in candidates], default=0.0) or 1.0
+        scores = []
+        for candidate in candidates:
+            belief = candidate.credit / best
+            hot = max(belief * candidate.gpu_tokens, candidate.speculative_tokens)
+            worth = hot + self.cpu_weight * max(0.0, belief * candidate.any_tokens - hot)
+            scores.append(min(1.0, worth / prompt_tokens))
+        return scores

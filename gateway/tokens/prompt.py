@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 from array import array
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from gateway.openai import Peek
+from index import block_keys, root_key, salt_extra
 
-TokenIds = array  # of uint32, type code "I"
+if TYPE_CHECKING:
+    _Array = array[int]
+else:
+    _Array = array  # not subscriptable before 3.12
+
+_MOST_KEYS = 4  # a fleet of one block size and no salts needs one
+
+
+class TokenIds(_Array):
+    """Unsigned 32-bit ids, type code "I"; a prompt that comes again brings the block keys that were made of it."""
+
+    def __init__(self, *_: object) -> None:
+        self._keys: dict[tuple[str, int, str | None], array[int]] = {}
+
+    def keys(self, namespace: str, block_size: int, salt: str | None) -> array[int]:
+        """The chained keys of its full blocks. O(tokens) once, then O(1)."""
+        known = self._keys.get((namespace, block_size, salt))
+        if known is None:
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            extras = {0: salt_extra(salt)} if salt else None
+            made = block_keys(self, block_size, root_key(namespace, block_size), extras)
+            known = self._keys[namespace, block_size, salt] = array("Q", made)
+        return known
+
+
 TokensFrom = Literal["given", "pod", "none"]
 
 
 class Prompt(NamedTuple):
     """Token ids per sequence of the request, and where they came from. `reason` says why there are none."""
 
-    sequences: tuple[TokenIds[int], ...]
+    sequences: tuple[TokenIds, ...]
     tokens_from: TokensFrom
     reason: str = ""
 
     @property
     def tokens(self) -> int | None:
         """Prompt tokens over all sequences; None: not known."""
-        return sum(map(len, self.sequences)) if self.tokens_from != "none" else None
+        if self.tokens_from == "none":
+            return None
+        return len(self.sequences[0]) if len(self.sequences) == 1 else sum(map(len, self.sequences))
 
 
 def unknown(reason: str) -> Prompt:
@@ -31,7 +59,7 @@ def unknown(reason: str) -> Prompt:
     return Prompt((), "none", reason)
 
 
-def given_prompts(ask: Peek) -> list[TokenIds[int] | str] | None:
+def given_prompts(ask: Peek) -> list[TokenIds | str] | None:
     """The prompts of a text completion, each as ids or as text; None when they are neither (the engine will say so)."""
     try:
         prompt = msgspec.json.decode(ask.prompt) if ask.prompt else None
@@ -45,8 +73,8 @@ def given_prompts(ask: Peek) -> list[TokenIds[int] | str] | None:
     return _usable(prompts)
 
 
-def _usable(prompts: list[object]) -> list[TokenIds[int] | str] | None:
-    usable: list[TokenIds[int] | str] = []
+def _usable(prompts: list[object]) -> list[TokenIds | str] | None:
+    usable: list[TokenIds | str] = []
     for prompt in prompts:
         if isinstance(prompt, str):
             usable.append(prompt)
@@ -54,7 +82,7 @@ def _usable(prompts: list[object]) -> list[TokenIds[int] | str] | None:
         if not isinstance(prompt, list):
             return None
         try:
-            usable.append(array("I", prompt))  # its errors are the check
+            usable.append(TokenIds("I", prompt))  # its errors are the check
         except (TypeError, OverflowError):
             return None
     return usable

@@ -6,7 +6,6 @@ When no pod tells in time, the request goes on without ids: it is placed by load
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -78,14 +77,14 @@ class Tokenizer:
             return unknown("invalid")
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if not texts:
-            return Prompt(tuple(p for p in prompts if isinstance(p, array)), "given")
+            return Prompt(tuple(p for p in prompts if isinstance(p, TokenIds)), "given")
         if len(texts) > self._settings.max_batch:
             return unknown("batch-too-large")
         told = await self._ask([_encode(_TextQuestion(model, text, ask.add_special_tokens)) for text in texts], pods)
         if told.tokens_from == "none":
             return told
         answers = iter(told.sequences)
-        return Prompt(tuple(p if isinstance(p, array) else next(answers) for p in prompts), "pod")
+        return Prompt(tuple(p if isinstance(p, TokenIds) else next(answers) for p in prompts), "pod")
 
     async def _ask(self, questions: list[bytes], pods: Pods) -> Prompt:
         keys = [self._memo.key(question) for question in questions]
@@ -104,7 +103,7 @@ class Tokenizer:
                 found[i] = ids
         return Prompt(tuple(ids for ids in found if ids is not None), "pod")
 
-    async def _ask_pods(self, question: bytes, pods: Pods) -> TokenIds[int]:
+    async def _ask_pods(self, question: bytes, pods: Pods) -> TokenIds:
         """Ask the pod with the least under way, then the next: one that just died must not cost the prefix term."""
         failure: PodError = PodRejected("no pod to ask", code="no_pod")
         for pod in sorted(pods(), key=_under_way)[:2]:
@@ -128,9 +127,9 @@ def _reason(error: PodError) -> str:
     return "rejected" if isinstance(error, PodRejected) else "unreachable"
 
 
-def _ids(tokens: list[int], pod: Pod) -> TokenIds[int]:
+def _ids(tokens: list[int], pod: Pod) -> TokenIds:
     try:
-        return array("I", tokens)
+        return TokenIds("I", tokens)
     except OverflowError as error:
         raise PodRejected(f"{pod.url}: a token id out of range", code="pod_rejected") from error
 

@@ -1,13 +1,12 @@
 """One whole decision: block keys of a 32K-token prompt, match, candidates, scores, pick, source."""
 
-from array import array
 from typing import Final
 
 from config.schema import Breaker, Config, PodConfig
 from gateway.decision import Ask, Decider
 from gateway.openai import Peek
 from gateway.pods import Load, Model, Pod, PodTable
-from gateway.tokens import Prompt
+from gateway.tokens import Prompt, TokenIds
 from index import BlockStored, Publisher, RadixIndex
 from tests.bench.clock import median_us
 from tests.bench.rows import Row, row
@@ -23,13 +22,14 @@ _NOW: Final = 100.0
 def rows(*, rounds: int, quick: bool) -> list[Row]:
     """A row per size of fleet; rounds in turn over the fleets, the value of a round is the median decision's."""
     deciders = {pods: _decider(pods) for pods in _FLEETS}
-    asks = [_ask()]
     for decider in deciders.values():
-        assert max(each.any_tokens for each in decider.decide(asks[0]).candidates) == PROMPT_BLOCKS * BLOCK_TOKENS
+        assert max(each.any_tokens for each in decider.decide(_ask()).candidates) == PROMPT_BLOCKS * BLOCK_TOKENS
     values: dict[int, list[float]] = {pods: [] for pods in _FLEETS}
+    decisions = _QUICK_DECISIONS if quick else _DECISIONS
     for _ in range(rounds):
         for pods, decider in deciders.items():
-            values[pods].append(median_us(decider.decide, asks, _QUICK_DECISIONS if quick else _DECISIONS))
+            asks = [_ask() for _ in range(decisions)]  # of prompts that come for the first time: their keys are made
+            values[pods].append(median_us(decider.decide, asks, decisions))
     return [row(f"decision.pods{pods}", "µs", times) for pods, times in values.items()]
 
 
@@ -67,8 +67,8 @@ def _stores(blocks: int) -> list[BlockStored]:
     ]
 
 
-def _prompt() -> "array[int]":
-    return array("I", range(PROMPT_BLOCKS * BLOCK_TOKENS))
+def _prompt() -> TokenIds:
+    return TokenIds("I", range(PROMPT_BLOCKS * BLOCK_TOKENS))
 
 
 def _ask() -> Ask:

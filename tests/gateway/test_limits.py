@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from contextlib import ExitStack
 
 import pytest
 
@@ -119,6 +121,23 @@ async def test_bodies_and_answers_may_take_longer_than_headers() -> None:
         await asyncio.sleep(0.4)
         writer.write(request[-5:])
         assert b"[DONE]" in await reader.readuntil(b"[DONE]")
+        assert await front.metric("refused_total") == 0
+
+
+async def test_headers_that_come_with_the_connection_are_in_time() -> None:
+    """They may be there before anybody has begun to wait for them."""
+    request = posted(text_body([1], stream=True, max_tokens=20))
+    async with fleet(limits={"header_timeout": 0.2}, pod={"profile": SLOW}) as (front, _):
+        host, _, port = front.url.removeprefix("http://").rpartition(":")
+        with ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(20)]
+            for each in clients:
+                each.sendall(request)
+            for each in clients:
+                reader, writer = await asyncio.open_connection(sock=each.dup())
+                stack.callback(writer.close)
+                assert (await reader.read(12)).startswith(b"HTTP/1.1 200")
+                await reader.readuntil(b"[DONE]")
         assert await front.metric("refused_total") == 0
 
 

@@ -1,6 +1,5 @@
 """Streams that lose frames: repaired where they can be, and where they cannot, of little harm and no secret."""
 
-from array import array
 from collections import deque
 from functools import cache
 from itertools import count, islice
@@ -17,7 +16,7 @@ from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.openai import Peek
 from gateway.pods import Load, Model, Pod, PodTable
-from gateway.tokens import Prompt
+from gateway.tokens import Prompt, TokenIds
 from index import Action, Counted, Publisher, RadixIndex
 from index import Sequence as SequenceNumbers
 from loadgen.answer import Answer
@@ -150,7 +149,7 @@ def routed(loss: float, seed: int, told: Told = "in answers") -> Outcome:
         now += BETWEEN_S
         for url, each in followed.items():
             each.polled(recent.count(url), now, counters=told == "by counters" and number % POLLED_EVERY == 0)
-        ask = Ask(str(number), Peek(), MODEL, Prompt((array("I", prompt),), "given"))
+        ask = Ask(str(number), Peek(), MODEL, Prompt((TokenIds("I", prompt),), "given"))
         decision = decider.decide(ask)
         chosen = followed[decision.pod.url]
         recent.append(decision.pod.url)

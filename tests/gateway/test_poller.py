@@ -8,6 +8,7 @@ from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable, PodUnreachable
 from gateway.pods import Load
 from gateway.poller import EventSource, Poller, parse_metrics
+from gateway.progress import Work
 from gateway.upstream import PodApi
 from tests.gateway.fleet import client
 from tests.gateway.scripted import ScriptedPod, models, never, page, says, scripted
@@ -70,7 +71,17 @@ def test_the_order_and_number_of_labels_is_the_pods() -> None:
     ],
 )
 def test_what_a_page_does_not_say_is_unknown(page: bytes) -> None:
-    assert parse_metrics(page) == ({}, None, {})
+    assert parse_metrics(page) == ({}, None, {}, {})
+
+
+def test_what_a_page_says_of_progress_is_read_per_rank() -> None:
+    page = b"""vllm:num_requests_running{engine="0"} 2.0
+vllm:generation_tokens_total{engine="0"} 1e3
+vllm:prompt_tokens_total{engine="0"} 64.0
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:generation_tokens_total{engine="1"} 7.0
+"""
+    assert parse_metrics(page).work == {0: Work(2, 1000.0, 64.0, 0.5), 1: Work(generated=7.0)}
 
 
 def test_a_series_that_is_missing_leaves_the_others() -> None:

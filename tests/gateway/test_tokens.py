@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gateway.tokens import TokenIds
+from index import block_keys, root_key, salt_extra
 from loadgen.tokens import TURN, render_chat, render_prompt
 from tests.gateway.fleet import (
     MODEL,
@@ -294,3 +296,15 @@ async def test_ids_of_a_chat_serve_a_completion_of_the_same_tokens() -> None:
         again = await front.complete(render_chat(long))
         assert (again.pod, again.cached) == (served.url, len(render_chat(long)) // 16 * 16)
         assert TURN in render_chat(long)
+
+
+def test_block_keys_of_a_prompt_are_made_once_for_each_way_to_make_them() -> None:
+    ids = TokenIds("I", range(64))
+    for namespace, size, salt in (("base", 16, None), ("poet", 16, None), ("base", 32, None), ("base", 16, "salt")):
+        keys = ids.keys(namespace, size, salt)
+        extras = {0: salt_extra(salt)} if salt else None
+        assert list(keys) == block_keys(ids, size, root_key(namespace, size), extras)
+        assert ids.keys(namespace, size, salt) is keys
+    first = ids.keys("base", 16, None)
+    assert list(ids.keys("more", 16, None)) != list(first)
+    assert list(ids.keys("base", 16, None)) == list(first)

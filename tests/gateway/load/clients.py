@@ -19,8 +19,7 @@ from tests.gateway.load.script import Asked, events, whole
 
 _SLOW_BYTES_PER_S: Final = 1024
 _SLOW_BUFFER_BYTES: Final = 4096
-_SLOW_EVENTS: Final = 100_000  # of 16 KiB: no reader comes near the end of it
-_SLOW_FILL: Final = 16 * 1024
+_SLOW: Final = Asked(max_tokens=100_000, pace=0, fill=16 * 1024)  # of which no reader comes near the end
 _PATIENCE: Final = (0.5, 1.5)  # seconds before a stream that broke is asked for again
 _GRACE_S: Final = 60.0
 _FAULTS_TOLD: Final = 10
@@ -28,7 +27,7 @@ _FAULTS_TOLD: Final = 10
 
 class Options(msgspec.Struct, kw_only=True):
     """`streams` begin within `ramp_s`, take `seconds` each, an event every `pace` seconds; the share `leaving` leaves
-    somewhere in between. `slow` more are read at a kilobyte a second, again and again.
+    somewhere in between. `slow` more are read at a kilobyte a second, `slow_s` long, again and again.
     """
 
     port: int
@@ -38,6 +37,7 @@ class Options(msgspec.Struct, kw_only=True):
     pace: float
     leaving: float
     slow: int
+    slow_s: float
 
 
 class Tally(msgspec.Struct, kw_only=True):
@@ -48,9 +48,7 @@ class Tally(msgspec.Struct, kw_only=True):
     broken: int = 0  # with an error event, after a true beginning
     left: dict[str, float] = {}  # when, by the request's id
     asked_again: int = 0
-    slow_sent: int = 0
-    slow_cut: int = 0
-    slow_bytes: int = 0
+    slow: dict[str, float] = {}  # when their readers gave up, by the request's id
     faults: list[str] = []
     faulty: int = 0
     delays_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -62,7 +60,8 @@ class Answer:
     def __init__(self) -> None:
         self.parser = HttpResponseParser(self)
         self.body = bytearray()
-        self.began = 0.0
+        self.began = 0.0  # when the pod began
+        self.events = 0  # that have arrived, the end marker included
         self.whole = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -71,6 +70,7 @@ class Answer:
 
     def on_body(self, piece: bytes) -> None:
         self.body += piece
+        self.events += piece.count(b"\n\n")
 
     def on_message_complete(self) -> None:
         self.whole = True
@@ -78,7 +78,7 @@ class Answer:
     @property
     def status(self) -> int:
         """0 before there is one."""
-        return cast("int", self.parser.get_status_code())
+        return self.parser.get_status_code()
 
 
 def posted(identity: str, asked: Asked) -> bytes:
@@ -98,7 +98,6 @@ class Stream(asyncio.Protocol):
         self._identity, self._asked = identity, asked
         self._leaves_at = leaves_at
         self._answer = Answer()
-        self._events = 0
         self._over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -108,16 +107,14 @@ class Stream(asyncio.Protocol):
             self._clients.loop.call_at(self._leaves_at, self._leave)
 
     def data_received(self, data: bytes) -> None:
-        answer = self._answer
+        answer, before = self._answer, self._answer.events
         try:
             answer.parser.feed_data(data)
         except HttpParserError as error:
             self._end(f"no HTTP: {error}")
             return
-        if answer.began:
-            late = time.monotonic() - answer.began - self._asked.pace * self._events
-            self._events += 1
-            self._clients.delays.append(late)
+        if answer.events > before:
+            self._clients.delays.append(time.monotonic() - answer.began - self._asked.pace * before)
         if answer.whole:
             self._judge()
 
@@ -231,27 +228,32 @@ class Clients:
             self.ended()
 
     async def _reads_slowly(self, number: int) -> None:
-        """A reader that the pod is always ahead of, until the gateway has had enough of it; then once more."""
-        asked = Asked(max_tokens=_SLOW_EVENTS, pace=0, fill=_SLOW_FILL)
-        for attempt in range(1_000_000):
+        """A reader that the pod is always ahead of, then another one."""
+        attempt = 0
+        while True:
+            attempt += 1
             identity, answer = f"slow-{number}-{attempt}", Answer()
             with socket.socket() as reader:
                 reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
                 reader.setblocking(False)
-                await self.loop.sock_connect(reader, ("127.0.0.1", self._options.port))
-                self.tally.slow_sent += 1
-                await self.loop.sock_sendall(reader, posted(identity, asked))
                 try:
-                    while piece := await self.loop.sock_recv(reader, _SLOW_BYTES_PER_S):
-                        answer.parser.feed_data(piece)
-                        await asyncio.sleep(1)
-                except ConnectionResetError:
+                    async with asyncio.timeout(self._options.slow_s):
+                        await self._read_slowly(reader, posted(identity, _SLOW), answer)
+                except (TimeoutError, ConnectionResetError):
                     pass
-            self.tally.slow_cut += 1
-            self.tally.slow_bytes += len(answer.body)
-            said = b"".join(events(identity, 1 + len(answer.body) // _SLOW_FILL, fill=_SLOW_FILL))
+                finally:
+                    self.tally.slow[identity] = time.monotonic()
+            said = b"".join(events(identity, 1 + len(answer.body) // _SLOW.fill, fill=_SLOW.fill))
             if answer.whole or answer.status != 200 or not said.startswith(answer.body):
                 self.fault(f"{identity}: {answer.status}, {len(answer.body)} bytes, {bytes(answer.body[-300:])!r}")
+
+    async def _read_slowly(self, reader: socket.socket, request: bytes, answer: Answer) -> None:
+        await self.loop.sock_connect(reader, ("127.0.0.1", self._options.port))
+        await self.loop.sock_sendall(reader, request)
+        while piece := await self.loop.sock_recv(reader, _SLOW_BYTES_PER_S):
+            answer.parser.feed_data(piece)
+            await asyncio.sleep(1)
+        await self.loop.create_future()  # cut off; it gives up with the others
 
     def _sum_up(self) -> None:
         ordered = sorted(self.delays) or [0.0]

@@ -1,7 +1,7 @@
 """A pod that streams what `script` says, at the pace that it is asked for; raw HTTP, so that it is cheap.
 
-`python -m tests.gateway.load.pod ENDS`: writes `port PORT` to standard output when it listens, and ends when its standard
-input does. Each stream whose reader left becomes a line of the file ENDS at once, so that it outlives a kill:
+`python -m tests.gateway.load.pod ENDS`: writes `port PORT` to standard output when it listens, and ends when its
+standard input does. Each stream whose reader left becomes a line of the file ENDS at once, so that it outlives a kill:
 `ID TIME BYTES`, with the machine's monotonic clock and the bytes that were sent.
 """
 

@@ -1,4 +1,4 @@
-"""What a stream says, from its request's id alone: a chain of hashes, so that its reader knows every byte beforehand."""
+"""What a stream says, by its request's id: a chain of hashes, so that its reader knows every byte beforehand."""
 
 import hashlib
 from collections.abc import Iterator

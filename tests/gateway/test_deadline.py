@@ -1,0 +1,87 @@
+import asyncio
+
+import pytest
+
+from gateway.deadline import Deadline
+
+
+async def test_what_is_awaited_when_the_deadline_passes_ends_as_a_timeout() -> None:
+    with pytest.raises(TimeoutError):
+        async with Deadline(0.01) as deadline:
+            await asyncio.Event().wait()
+    assert deadline.expired
+    await asyncio.sleep(0)  # nothing is left to cancel
+
+
+async def test_what_is_done_in_time_is_left_alone() -> None:
+    async with Deadline(0.02) as deadline:
+        pass
+    await asyncio.sleep(0.03)
+    assert not deadline.expired
+
+
+async def test_a_deadline_that_is_put_off_does_not_pass() -> None:
+    async def put_off() -> None:
+        async with Deadline(0.02) as deadline:
+            for _ in range(10):
+                deadline.move(0.05)
+                await asyncio.sleep(0.01)
+            deadline.move(0.02)
+            await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(TimeoutError):
+        await put_off()
+    assert loop.time() - began >= 0.12 - 0.001
+
+
+async def test_a_deadline_can_be_brought_forward() -> None:
+    async def bring_forward() -> None:
+        async with Deadline(3600) as deadline:
+            deadline.move(0.01)
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await bring_forward()
+
+
+async def test_a_cancellation_by_somebody_else_stays_one() -> None:
+    entered = asyncio.Event()
+
+    async def wait() -> None:
+        async with Deadline(3600):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancellation_that_comes_with_the_deadline_is_not_lost() -> None:
+    async def wait() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        async with Deadline(0.01):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(wait())
+
+
+async def test_another_failure_is_not_taken_for_a_timeout() -> None:
+    async def fail() -> None:
+        async with Deadline(0.01):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise KeyError from None
+
+    with pytest.raises(KeyError):
+        await fail()
