@@ -25,8 +25,8 @@ CANNOT_START = 3
 _CUT_SHORT = 1
 # Of Python's collector. As it comes it looks through all that lives whenever that has grown by a quarter, which with
 # 5,000 streams stops the loop for 0.4 s; hardly anything here needs it, since what is done with is freed at once. So: a
-# look at what is new after 10,000 objects (3 ms), at what is left of 50,000 (15 ms), at everything after 3 million.
-_COLLECT_AFTER = (10_000, 4, 60)
+# look at what is new after 10,000 objects (3 ms), at what is left of 50,000 (15 ms), at everything after a million.
+_COLLECT_AFTER = (10_000, 4, 20)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,11 +8,14 @@ byte on, and what cannot be parsed is answered in OpenAI's shape, counted, and n
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 import uuid
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import web
@@ -27,7 +30,21 @@ from gateway.openai import error_body
 
 _log = structlog.get_logger("gateway.connection")
 _BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
+_NO_LINGERING = struct.pack("ii", 1, 0)
 _TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
+
+
+def reset(transport: asyncio.BaseTransport | None) -> None:
+    """End a client's connection now, and drop what it has not read.
+
+    Without a reset the system would keep that, megabytes of it, for as long as a slow client takes.
+    """
+    if transport is None:
+        return
+    if (sock := transport.get_extra_info("socket")) is not None:
+        with suppress(OSError):  # it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+    cast("asyncio.Transport", transport).abort()  # uvloop's does not derive from it
 
 
 class Connection(RequestHandler):
@@ -89,8 +106,8 @@ class Connection(RequestHandler):
         """End the request under way; without one, what the client has not read yet is lost."""
         if self._current_request is not None and self._task_handler is not None:
             self._task_handler.cancel()
-        elif self.transport is not None:
-            self.transport.abort()
+        else:
+            reset(self.transport)
 
     def _stop(self) -> None:
         if self._deadline is not None:

@@ -21,6 +21,7 @@ from multidict import CIMultiDict
 from config.schema import Limits
 from gateway import engine_errors, openai
 from gateway.answers import error_event
+from gateway.connection import reset
 from gateway.deadline import Deadline
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
@@ -51,6 +52,7 @@ _OURS = b"x-gateway-"
 _USUAL_CONNECTION = ("keep-alive", "Keep-Alive", "close")
 _UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
+_TAIL_BYTES = 64 * 1024  # of each: a slow reader's stream is not to keep a megabyte for it
 _PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
 
 
@@ -140,8 +142,7 @@ class Proxy:
             record.broken = refusal.code
             await _break_off(request, out, refusal)
         except ClientLeftError:
-            if request.transport is not None:
-                request.transport.abort()  # what is still buffered has no reader
+            reset(request.transport)
             raise
         return out
 
@@ -187,12 +188,14 @@ class Proxy:
     ) -> None:
         """Until the end. One deadline spans each read and the write that hands it on; whoever is late has failed."""
         tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-        read, write, move, idle = answer.read, out.write, deadline.move, self._limits.idle_timeout
+        read, move, idle = answer.read, deadline.move, self._limits.idle_timeout
         by_client = True  # that it takes long; a pod that fails says so with other exceptions than a client does
         try:
-            await out.prepare(request)
+            writer = await out.prepare(request)
+            assert writer is not None, "it is prepared for the first time"  # noqa: S101 - for mypy
+            write = writer.write
             while chunk:
-                tail.append(chunk)
+                tail.append(chunk if len(chunk) <= _TAIL_BYTES else chunk[-_TAIL_BYTES:])
                 move(idle)
                 await write(chunk)
                 by_client = False

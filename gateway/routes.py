@@ -16,6 +16,7 @@ from config.schema import Limits
 from gateway import openai, snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
+from gateway.connection import reset
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, ModelNotFound, RequestError
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
@@ -209,8 +210,7 @@ class Routes:
                 await asyncio.sleep(0)
             await answer.write_eof()
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # cut off, it is not taken for whole
+            reset(request.transport)  # cut off, it is not taken for whole
         return answer
 
     def _cards(self, request: web.Request) -> dict[str, msgspec.Raw]:

@@ -23,17 +23,33 @@ class TokenIds(_Array):
 
     def __init__(self, *_: object) -> None:
         self._keys: dict[tuple[str, int, str | None], array[int]] = {}
+        self._taken_over: dict[tuple[str, int, str | None], array[int]] = {}
+
+    @classmethod
+    def grown(cls, known: TokenIds, count: int) -> TokenIds:
+        """The first `count` ids of a known prompt, to be extended, and the keys made of them. One copy."""
+        ids = cls("I")
+        ids.frombytes(memoryview(known)[:count].cast("B"))
+        made = known._keys.copy() or known._taken_over.copy()  # another thread may be making some
+        ids._taken_over = {key: keys[: count // key[1]] for key, keys in made.items()}
+        return ids
 
     def keys(self, namespace: str, block_size: int, salt: str | None) -> array[int]:
-        """The chained keys of its full blocks. O(tokens) once, then O(1)."""
+        """The chained keys of its full blocks. O(tokens that are not a known prompt's) once, then O(1)."""
         known = self._keys.get((namespace, block_size, salt))
         if known is None:
             if len(self._keys) >= _MOST_KEYS:
                 self._keys.clear()
-            extras = {0: salt_extra(salt)} if salt else None
-            made = block_keys(self, block_size, root_key(namespace, block_size), extras)
-            known = self._keys[namespace, block_size, salt] = array("Q", made)
+            known = self._keys[namespace, block_size, salt] = self._made(namespace, block_size, salt)
         return known
+
+    def _made(self, namespace: str, block_size: int, salt: str | None) -> array[int]:
+        made = self._taken_over.pop((namespace, block_size, salt), None)
+        if made:
+            made.extend(block_keys(self[len(made) * block_size :], block_size, made[-1]))
+            return made
+        extras = {0: salt_extra(salt)} if salt else None
+        return array("Q", block_keys(self, block_size, root_key(namespace, block_size), extras))
 
 
 TokensFrom = Literal["given", "pod", "none"]

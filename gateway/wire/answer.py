@@ -151,7 +151,8 @@ class Answer:
 
     async def _news(self) -> None:
         if self._fault is not None:
-            raise self._fault
+            # Another one each time: kept here with the frames it was raised in, it would be garbage for the collector.
+            raise type(self._fault)(*self._fault.args) from self._fault.__cause__
         self._waiter = self._source.loop.create_future()
         try:
             await self._waiter

@@ -17,6 +17,7 @@ from tests.engine.pods import Pod
 pytestmark = pytest.mark.engine
 
 PROMPT_TOKENS = 4000
+TIMED_TOKENS = 8000  # computing grows faster than pulling does, and machines differ in what 4,000 cost
 ROUNDS = 9  # at least, of each: what shares the machine moves single times by a factor
 MAX_DRAWS = 60
 PROBE_TOKENS = 272  # what the gateway has a pod compute that comes up
@@ -155,15 +156,15 @@ def test_a_pull_is_at_least_twice_as_quick_as_computing(client: OpenAI, gateway:
     recomputes: list[float] = []
     named = gateway.metric('p2p_gateway_pulls_total{outcome="named"}')
     for number in range(MAX_DRAWS):
-        prompt = fresh_ids(("pull", number))
+        prompt = fresh_ids(("pull", number), TIMED_TOKENS)
         expected = computed_at(a, gateway, prompt)
         ttft, headers, text, cached = timed(client, a.model, prompt)
         assert text == expected
         if headers["x-gateway-pod"] == b.url:
             assert headers["x-gateway-kv-source"] == a.url
-            assert cached >= 3900
+            assert cached >= TIMED_TOKENS - 100
             pulls.append(ttft)
-        ttft, headers, _, cached = timed(client, a.model, fresh_ids(("control", number)))
+        ttft, headers, _, cached = timed(client, a.model, fresh_ids(("control", number), TIMED_TOKENS))
         assert "x-gateway-kv-source" not in headers
         assert cached == 0
         if headers["x-gateway-pod"] == b.url:
@@ -171,7 +172,7 @@ def test_a_pull_is_at_least_twice_as_quick_as_computing(client: OpenAI, gateway:
         if min(len(pulls), len(recomputes)) >= ROUNDS:
             break
     pull, recompute = statistics.median(pulls), statistics.median(recomputes)
-    print(f"\n{PROMPT_TOKENS} tokens: pull {pull:.3f} s, computed {recompute:.3f} s")
+    print(f"\n{TIMED_TOKENS} tokens: pull {pull:.3f} s, computed {recompute:.3f} s")
     assert min(len(pulls), len(recomputes)) >= ROUNDS
     assert pull <= recompute / 2
     assert gateway.metric('p2p_gateway_pulls_total{outcome="named"}') - named == len(pulls)

@@ -19,6 +19,7 @@ from tests.gateway.fleet import MODEL, Front, connection, fleet
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]
 EXCHANGE_S = 10.0
+START_S = 30.0
 OPERATORS = ("/metrics", "/pods", "/explain", "/index/snapshot")
 PROBES = ("/health", "/ready")
 DOCUMENTED = sorted({endpoint.path for endpoint in ENDPOINTS} | {*OPERATORS, *PROBES, "/v1/files", "/", "/v1", "*"})
@@ -103,9 +104,18 @@ def served() -> Iterator[tuple[Run[Any], Front]]:
         loop = runner.get_loop()
         ready, over = loop.create_future(), asyncio.Event()
         task = loop.create_task(held(ready, over))
-        yield runner.run, runner.run(asyncio.wait_for(ready, EXCHANGE_S))
+        yield runner.run, runner.run(begun(task, ready))
         over.set()
         runner.run(asyncio.wait_for(task, EXCHANGE_S))
+
+
+async def begun(task: asyncio.Task[None], ready: asyncio.Future[Front]) -> Front:
+    """The gateway, once it serves; what kept it from serving, if something did."""
+    await asyncio.wait((task, ready), timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    assert ready.done(), "the gateway does not serve"
+    return ready.result()
 
 
 async def exchange(front: Front, sent: Sent) -> Got:

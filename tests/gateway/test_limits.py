@@ -126,7 +126,7 @@ async def test_bodies_and_answers_may_take_longer_than_headers() -> None:
 
 async def test_headers_that_come_with_the_connection_are_in_time() -> None:
     """They may be there before anybody has begun to wait for them."""
-    request = posted(text_body([1], stream=True, max_tokens=20))
+    request = posted(text_body([1], stream=True, max_tokens=2))
     async with fleet(limits={"header_timeout": 0.2}, pod={"profile": SLOW}) as (front, _):
         host, _, port = front.url.removeprefix("http://").rpartition(":")
         with ExitStack() as stack:

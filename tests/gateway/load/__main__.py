@@ -20,7 +20,7 @@ def told(plan: Plan, report: Report) -> str:
         "broken off": f"{tally.broken}, with an error event after a true beginning",
         "left": f"{len(tally.left)}, known to the pod after {1e3 * report.aborts_s[0]:.0f} ms in the median, "
         f"{1e3 * report.aborts_s[1]:.0f} ms at most",
-        "slow readers": f"{plan.slow} at a time, {report.slow_cut} of {len(tally.slow)} cut off, "
+        "slow readers": f"{plan.slow} at a time, {sum(tally.slow.values())} of {len(tally.slow)} cut off, "
         f"pods at most {report.ahead_bytes / _MIB:.1f} MiB ahead",
         "memory, MiB": f"{memory.idle / _MIB:.0f} idle, {memory.ramped / _MIB:.0f} after ramp-up, "
         f"{memory.most / _MIB:.0f} at most from then on, {memory.end / _MIB:.0f} at the end",

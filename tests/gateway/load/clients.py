@@ -17,7 +17,8 @@ from httptools import HttpParserError, HttpResponseParser
 
 from tests.gateway.load.script import Asked, events, whole
 
-_SLOW_BYTES_PER_S: Final = 1024
+_SLOW_BYTES: Final = 100  # at once
+_SLOW_S: Final = 0.1
 _SLOW_BUFFER_BYTES: Final = 4096
 _SLOW: Final = Asked(max_tokens=100_000, pace=0, fill=16 * 1024)  # of which no reader comes near the end
 _PATIENCE: Final = (0.5, 1.5)  # seconds before a stream that broke is asked for again
@@ -48,7 +49,7 @@ class Tally(msgspec.Struct, kw_only=True):
     broken: int = 0  # with an error event, after a true beginning
     left: dict[str, float] = {}  # when, by the request's id
     asked_again: int = 0
-    slow: dict[str, float] = {}  # when their readers gave up, by the request's id
+    slow: dict[str, bool] = {}  # whether they were cut off before they gave up, by the request's id
     faults: list[str] = []
     faulty: int = 0
     delays_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -236,13 +237,14 @@ class Clients:
             with socket.socket() as reader:
                 reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
                 reader.setblocking(False)
+                self.tally.slow[identity] = False
                 try:
                     async with asyncio.timeout(self._options.slow_s):
                         await self._read_slowly(reader, posted(identity, _SLOW), answer)
-                except (TimeoutError, ConnectionResetError):
+                except ConnectionResetError:
+                    self.tally.slow[identity] = True
+                except TimeoutError:
                     pass
-                finally:
-                    self.tally.slow[identity] = time.monotonic()
             said = b"".join(events(identity, 1 + len(answer.body) // _SLOW.fill, fill=_SLOW.fill))
             if answer.whole or answer.status != 200 or not said.startswith(answer.body):
                 self.fault(f"{identity}: {answer.status}, {len(answer.body)} bytes, {bytes(answer.body[-300:])!r}")
@@ -250,10 +252,11 @@ class Clients:
     async def _read_slowly(self, reader: socket.socket, request: bytes, answer: Answer) -> None:
         await self.loop.sock_connect(reader, ("127.0.0.1", self._options.port))
         await self.loop.sock_sendall(reader, request)
-        while piece := await self.loop.sock_recv(reader, _SLOW_BYTES_PER_S):
+        while piece := await self.loop.sock_recv(reader, _SLOW_BYTES):
             answer.parser.feed_data(piece)
-            await asyncio.sleep(1)
-        await self.loop.create_future()  # cut off; it gives up with the others
+            await asyncio.sleep(_SLOW_S)
+            if reader.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):  # read, it would come after all that is here
+                raise ConnectionResetError
 
     def _sum_up(self) -> None:
         ordered = sorted(self.delays) or [0.0]

@@ -66,7 +66,6 @@ class Report(msgspec.Struct, kw_only=True):
     cpu_s: float
     seconds: float
     aborts_s: tuple[float, float]  # p50 and maximum, from a reader's leaving to its pod's knowing
-    slow_cut: int  # slow readers whose pods were relieved before they gave up
     ahead_bytes: int  # at most, of a pod before a slow reader
     counted: dict[str, int]  # the gateway's own count, by status
     wrong: list[str]
@@ -94,7 +93,6 @@ def run(plan: Plan, folder: Path) -> Report:
         cpu_s=cpu,
         seconds=seconds,
         aborts_s=(delays[len(delays) // 2], delays[-1]) if delays else (0.0, 0.0),
-        slow_cut=sum(aborted[name][0] < when for name, when in tally.slow.items() if name in aborted),
         ahead_bytes=max((sent for name, (_, sent) in aborted.items() if name.startswith("slow")), default=0),
         counted=counted,
         wrong=[],
@@ -156,8 +154,8 @@ def _unheard(plan: Plan, report: Report, aborted: dict[str, tuple[float, int]]) 
         yield f"left, and their pods never knew: {unheard[:5]}"
     if report.aborts_s[1] > _ABORT_S:
         yield f"a pod knew only {report.aborts_s[1]:.2f} s later that its reader had left"
-    if report.slow_cut < plan.slow:
-        yield f"only {report.slow_cut} slow readers were cut off"
+    if (cut := sum(tally.slow.values())) < plan.slow:
+        yield f"only {cut} slow readers were cut off"
     if report.ahead_bytes > _AHEAD_BYTES:
         yield f"a pod was {report.ahead_bytes} bytes ahead of its reader"
     if tally.delays_s[1] > plan.late_s:
