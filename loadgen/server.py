@@ -22,6 +22,7 @@ from loadgen.stored import Stored
 
 VERSION: Final = "0.32.0"
 _LONGEST_BODY: Final = 256 << 20
+_CLIENT_LEFT: Final = 499  # what proxies log for it
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LoggedHandler = Callable[[web.Request, Received], Awaitable[web.StreamResponse]]
 
@@ -167,6 +168,8 @@ async def _refusals_worded(request: web.Request, handler: _Handler) -> web.Strea
         return await handler(request)
     except ApiError as error:
         return responses.json(error.body, error.status)
+    except ConnectionResetError:
+        return web.Response(status=_CLIENT_LEFT)  # nobody reads it; raised, it would be logged as a fault of the pod
     except web.HTTPException as error:
         status = HTTPStatus(error.status)
         return responses.json(ApiError(status, status.phrase).body, status)
