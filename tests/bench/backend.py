@@ -4,6 +4,8 @@ Prints `{"http": PORT, "events": PORT}` when it listens and ends when its standa
 /v1/models, /metrics, /kv_event_sources, /tokenize, /v1/chat/completions/render and completions, as JSON or, with
 `"stream":true`, as `max_tokens` SSE chunks, one every 5 ms. To whoever subscribes it publishes one stored prompt of 32K
 tokens, the beginning of which is what every prompt tokenizes to, so that decisions are made on a match.
+
+With the argument `plain` it refuses to render, as vLLM does unless it is started with `--enable-scale-out`.
 """
 
 import asyncio
@@ -83,6 +85,7 @@ _METRICS: Final = b"".join(
 )
 _COMPLETION: Final = answer(_completion())
 _NOT_FOUND: Final = answer({"detail": "Not Found"}, status="404 Not Found")
+_FORBIDDEN: Final = answer({"detail": "Forbidden"}, status="403 Forbidden")
 _SSE_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -119,8 +122,9 @@ def rendered(tokens: int) -> bytes:
 class Connection(asyncio.Protocol):
     """One connection: requests one after the other, answers at once."""
 
-    def __init__(self, to_get: dict[bytes, bytes]) -> None:
+    def __init__(self, to_get: dict[bytes, bytes], *, renders: bool = True) -> None:
         self._to_get = to_get
+        self._renders = renders
         self._received = bytearray()
         self._chunks_left = 0
 
@@ -149,7 +153,7 @@ class Connection(asyncio.Protocol):
         if path == b"/tokenize":
             self._transport.write(tokenized(_tokens(body)))
         elif path.endswith(b"/render"):
-            self._transport.write(rendered(_tokens(body)))
+            self._transport.write(rendered(_tokens(body)) if self._renders else _FORBIDDEN)
         elif not path.endswith(b"/completions"):
             self._transport.write(_NOT_FOUND)
         elif _STREAM.search(body) is None:
@@ -195,7 +199,7 @@ def _publish(socket: "zmq.Socket[bytes]") -> None:
                 socket.send_multipart([b"", number.to_bytes(8, "big"), payload])
 
 
-async def serve() -> None:
+async def serve(*, renders: bool) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.XPUB)
@@ -204,11 +208,11 @@ async def serve() -> None:
     events = socket.bind_to_random_port("tcp://127.0.0.1")
     threading.Thread(target=_publish, args=[socket], daemon=True).start()
     served = pages(events)
-    server = await loop.create_server(lambda: Connection(served), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(lambda: Connection(served, renders=renders), "127.0.0.1", 0, backlog=1024)
     sys.stdout.write(f'{{"http": {server.sockets[0].getsockname()[1]}, "events": {events}}}\n')
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(renders="plain" not in sys.argv[1:]))

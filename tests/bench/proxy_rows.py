@@ -52,6 +52,8 @@ _CASES: Final = {
     "fresh": Case("fresh", 16, 4_000, 1.5, ("cpu", "rate")),
     "stream": Case("stream", 64, 128, 2.0, ("cpu", "ttft.p50", "ttft.p99")),
 }
+_PLAIN_CASES: Final = {"small.plain": Case("small", 16, 20_000, 1.5, ("cpu", "rate"))}
+_ASKING: Final = ("cache_aware", "kv_aware")  # to whom it makes a difference whether a pod renders
 _TAKEN: Final = {_LOGGED: ("small",), _FLOOR: ("small", "long", "stream"), _DIRECT: ("stream",)}
 _UNITS: Final = {"cpu": "µs/request", "rate": "req/s", "latency": "ms", "ttft.p50": "ms", "ttft.p99": "ms"}
 
@@ -62,7 +64,8 @@ Values = dict[str, list[float]]
 class Bench:
     """Routers, and what was measured of each."""
 
-    def __init__(self, routers: list[Router], *, quick: bool) -> None:
+    def __init__(self, routers: list[Router], cases: Mapping[str, Case], *, quick: bool) -> None:
+        self._cases = cases
         self.routers = {router.name: router for router in routers}
         self.values: dict[str, Values] = {router.name: {} for router in routers}
         self._own = frozenset((_OURS, _LOGGED, _FLOOR, _DIRECT))
@@ -70,9 +73,9 @@ class Bench:
 
     def round(self) -> None:
         """Every case on every router that takes it. A peer that fails is left out from there on."""
-        for name, case in _CASES.items():
+        for name, case in self._cases.items():
             for router in list(self.routers.values()):
-                if name not in _TAKEN.get(router.name, _CASES):
+                if name not in _TAKEN.get(router.name, self._cases):
                     continue
                 try:
                     result = self._load(router, case)
@@ -141,12 +144,26 @@ def rows(*, rounds: int, quick: bool, peers: Mapping[str, Peer]) -> list[Row]:
                 Router(_DIRECT, [each.port for each in backends], []),
                 *_started(peers, backends, logs, stack),
             ],
+            _CASES,
             quick=quick,
         )
+        plain = _plain(peers, logs, stack, quick=quick)
         for _ in range(rounds):
             bench.round()
+            plain.round()
         bench.weigh()
-        return _rows(bench, peers)
+        asking = {name: peer for name, peer in peers.items() if name in _ASKING}
+        return [*_against(bench, peers), *_against(plain, asking), *_alone(bench)]
+
+
+def _plain(peers: Mapping[str, Peer], logs: Path, stack: ExitStack, *, quick: bool) -> Bench:
+    """Ours and those that ask pods to render prompts, in front of pods that do not."""
+    apart = logs / "plain"
+    apart.mkdir()
+    backends = [stack.enter_context(backend(apart / f"backend{number}.log", "plain")) for number in range(2)]
+    asking = {name: peer for name, peer in peers.items() if name in _ASKING}
+    routers = [stack.enter_context(gateway(_OURS, backends, apart, "warning"))]
+    return Bench([*routers, *_started(asking, backends, apart, stack)], _PLAIN_CASES, quick=quick)
 
 
 def say(what: str) -> None:
@@ -168,7 +185,7 @@ def _last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def _rows(bench: Bench, peers: Mapping[str, Peer]) -> list[Row]:
+def _against(bench: Bench, peers: Mapping[str, Peer]) -> list[Row]:
     made = []
     theirs = {name: bench.added(name) for name in peers}
     for measure, ours in bench.added(_OURS).items():
@@ -178,9 +195,13 @@ def _rows(bench: Bench, peers: Mapping[str, Peer]) -> list[Row]:
             made.append(
                 row(f"proxy.{measure}.vs_{name}", _unit(measure), ours, str(peer), theirs[name].get(measure, ()))
             )
-    made.append(row("proxy.small.cpu.logged", _UNITS["cpu"], bench.values[_LOGGED]["small.cpu"]))
+    return made
+
+
+def _alone(bench: Bench) -> list[Row]:
+    logged = row("proxy.small.cpu.logged", _UNITS["cpu"], bench.values[_LOGGED]["small.cpu"])
     floors = bench.added(_FLOOR)
-    return [*made, *(row(f"proxy.floor.{measure}", _unit(measure), values) for measure, values in floors.items())]
+    return [logged, *(row(f"proxy.floor.{measure}", _unit(measure), values) for measure, values in floors.items())]
 
 
 def _unit(measure: str) -> str:

@@ -36,9 +36,9 @@ class Router(NamedTuple):
 
 
 @contextmanager
-def backend(log: Path) -> Iterator[Backend]:
+def backend(log: Path, *how: str) -> Iterator[Backend]:
     """One that listens."""
-    with running([sys.executable, "-m", "tests.bench.backend"], log=log, cwd=ROOT) as process:
+    with running([sys.executable, "-m", "tests.bench.backend", *how], log=log, cwd=ROOT) as process:
         wait_until(lambda: log.read_bytes().endswith(b"}\n"), process, log=log, deadline_s=START_S)
         said = msgspec.json.decode(log.read_bytes(), type=dict[str, int])
         yield Backend(said["http"], said["events"])
@@ -53,6 +53,7 @@ def gateway(name: str, backends: list[Backend], logs: Path, level: str) -> Itera
         "listen": {"host": "127.0.0.1", "port": port},
         "pods": [{"url": each.url} for each in backends],
         "log": {"level": level},
+        "access_log": {"enabled": level == "info"},
     }
     file.write_bytes(msgspec.json.encode(config))
 

@@ -27,7 +27,7 @@ EXPECTED = {
     *(f"decision.pods{pods}" for pods in (2, 16, 64)),
     *(f"intake.{measure}" for measure in ("delay.p50", "delay.p99", "rate", "cpu")),
     *(f"proxy.{kind}.{measure}" for kind in ("small", "long", "turn", "fresh") for measure in ("cpu", "rate")),
-    *(f"proxy.small.{measure}" for measure in ("c1.rate", "c1.latency", "c64.rate", "cpu.logged")),
+    *(f"proxy.small.{m}" for m in ("c1.rate", "c1.latency", "c64.rate", "cpu.logged", "plain.cpu", "plain.rate")),
     *(f"proxy.stream.{measure}" for measure in ("cpu", "ttft.p50", "ttft.p99")),
     "proxy.rss",
     *(f"proxy.floor.{kind}.{measure}" for kind in ("small", "long") for measure in ("cpu", "rate")),

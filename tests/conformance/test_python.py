@@ -119,9 +119,9 @@ async def test_a_message_that_breaks_raises_in_anthropics_client() -> None:
     began = b'event: message_start\ndata: {"type":"message_start"}\n\n'
     async with scripted() as pod, serving([pod]) as front:
         pod.scripts["/v1/messages"] = breaks_off(began, **{"content-type": "text/event-stream"})
-        async with anthropic.AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as claude:
+        async with anthropic.AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as anthropics:
             said: anthropic.types.MessageParam = {"role": "user", "content": "x"}
-            stream = await claude.messages.create(model=MODEL, max_tokens=9, messages=[said], stream=True)
+            stream = await anthropics.messages.create(model=MODEL, max_tokens=9, messages=[said], stream=True)
             with pytest.raises(anthropic.APIStatusError):
                 [event async for event in stream]
 
@@ -130,7 +130,7 @@ async def test_anthropics_errors_of_pods_pass_through() -> None:
     told = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     async with scripted() as pod, serving([pod]) as front:
         pod.scripts["/v1/messages"] = says(told, status=529)
-        async with anthropic.AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as claude:
+        async with anthropic.AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as anthropics:
             with pytest.raises(anthropic.InternalServerError) as caught:
-                await claude.messages.create(model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x"}])
+                await anthropics.messages.create(model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x"}])
     assert caught.value.body == told

@@ -23,7 +23,7 @@ async def api(front: Front) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 @pytest.fixture
-async def claude(front: Front) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def anthropics(front: Front) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(base_url=front.url, api_key="none", max_retries=0) as client:
         yield client
 
@@ -73,18 +73,18 @@ async def test_models_are_listed(api: openai.AsyncOpenAI) -> None:
     assert (await api.models.retrieve(MODEL)).id == MODEL
 
 
-async def test_a_message_is_answered_counted_and_streamed(claude: anthropic.AsyncAnthropic) -> None:
+async def test_a_message_is_answered_counted_and_streamed(anthropics: anthropic.AsyncAnthropic) -> None:
     said: anthropic.types.MessageParam = {"role": "user", "content": "say this"}
-    answer = await claude.messages.create(model=MODEL, max_tokens=9, messages=[said])
+    answer = await anthropics.messages.create(model=MODEL, max_tokens=9, messages=[said])
     assert [block.text for block in answer.content if block.type == "text"] == ["say this"]
-    assert (await claude.messages.count_tokens(model=MODEL, messages=[said])).input_tokens == 2
-    async with claude.messages.stream(model=MODEL, max_tokens=9, messages=[said]) as stream:
+    assert (await anthropics.messages.count_tokens(model=MODEL, messages=[said])).input_tokens == 2
+    async with anthropics.messages.stream(model=MODEL, max_tokens=9, messages=[said]) as stream:
         assert "".join([text async for text in stream.text_stream]) == "saythis"
 
 
-async def test_anthropics_client_reads_the_gateways_errors_as_its_own(claude: anthropic.AsyncAnthropic) -> None:
+async def test_anthropics_client_reads_the_gateways_errors_as_its_own(anthropics: anthropic.AsyncAnthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
-        await claude.messages.create(model="nobody", max_tokens=9, messages=[{"role": "user", "content": "x"}])
+        await anthropics.messages.create(model="nobody", max_tokens=9, messages=[{"role": "user", "content": "x"}])
     assert caught.value.body == {
         "type": "error",
         "error": {"type": "not_found_error", "message": "The model `nobody` does not exist."},
