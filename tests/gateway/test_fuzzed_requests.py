@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+import structlog
 import uvloop
 from httptools import HttpResponseParser
 from hypothesis import HealthCheck, example, given, settings
@@ -100,7 +101,8 @@ def held(ready: "asyncio.Future[Front]", over: asyncio.Event) -> Coroutine[Any, 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Run[Any], Front]]:
     """What runs a coroutine, and the gateway that runs meanwhile."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    # What is logged before a test begins would go where a test before had it go, which may be closed by now.
+    with structlog.testing.capture_logs(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         loop = runner.get_loop()
         ready, over = loop.create_future(), asyncio.Event()
         task = loop.create_task(held(ready, over))
