@@ -19,6 +19,7 @@ from aiohttp import web
 from config.keys import load_keys
 from config.load import ConfigError
 from config.schema import Config, Limits, PodConfig, UpstreamTls
+from gateway import logs
 from gateway.access_log import AccessLog, open_file
 from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
@@ -99,6 +100,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
 
     pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
     metrics.states.resent = lambda: pool.resent
+    metrics.states.lost_lines = logs.lost_lines
     turns = Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
@@ -193,8 +195,9 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     found = Files()
     keys = await _keys(config, found)
     await load_credentials(live.credentials, config.pods, found)
+    tls = None
     if _speaks_tls(config) and not live.proxy.speaks_tls:
-        live.proxy.speak_tls(await client_context(config.upstream_tls, "$.upstream_tls", live.watch))
+        tls = await client_context(config.upstream_tls, "$.upstream_tls", live.watch)
     log_file = await asyncio.to_thread(open_file, config.access_log)
     before = {pod.name: pod for pod in live.pods}
     kept = {spec.name for spec in config.pods if _same_tasks(before.get(spec.name), spec)}
@@ -211,6 +214,8 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     live.watch.follow(found)
     live.gate.reconfigure(keys, most=config.limits.max_concurrent, open_metrics=config.auth.open_metrics)
     live.decider.reconfigure(config.placement, config.p2p)
+    if tls is not None:
+        live.proxy.speak_tls(tls)
     live.tokenizer.reconfigure(config.tokens)
     live.poller.reconfigure(config.poll)
     for part in (live.proxy, *live.limited):

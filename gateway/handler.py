@@ -19,9 +19,10 @@ from gateway.drain import Drain
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
 from gateway.inject import remote_kv_source, with_kv_transfer_params
 from gateway.journal import RECORD
+from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
-from gateway.pods import Lease, Pod, PodTable
+from gateway.pods import Pod, PodTable
 from gateway.proxy import Attempt, Proxy, to_pod
 from gateway.retries import RetryBudget
 from gateway.sticky import Keeper, Responses, not_found

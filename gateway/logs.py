@@ -1,26 +1,57 @@
 """Structured logs on standard error: one JSON object per line, or text for a person.
 
-What libraries log through `logging`, and what Python warns of, comes out in the same form.
+What libraries log through `logging`, and what Python warns of, comes out in the same form. A line that cannot be
+written, since whoever read standard error has gone or its disk is full, is counted and stops nobody.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
 from config.schema import Log
 
+_STANDARD_ERROR = 2
+
+
+class _Lines:
+    """Standard error without a buffer: what is left in one fails again when the process ends, and changes its code."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._file = io.FileIO(_STANDARD_ERROR, "wb", closefd=False)
+
+    def write(self, text: str) -> None:
+        """Write a line, or count it as lost."""
+        try:
+            self._file.write(text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.lost += 1
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+_lines = _Lines()  # of the process, as its standard error and Python's logging are
+
+
+def lost_lines() -> int:
+    """How many lines could not be written."""
+    return _lines.lost
+
 
 class _StandardError(logging.Handler):
-    """Writes to what standard error is at the moment."""
+    """Where libraries' records go."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format and write."""
         try:
-            sys.stderr.write(self.format(record) + "\n")
-        except Exception:  # noqa: BLE001 - logging's own contract: a line that cannot be written stops nobody
+            _lines.write(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001 - logging's own contract: a record that cannot be formatted stops nobody
             self.handleError(record)
 
 
@@ -44,7 +75,7 @@ def configure(settings: Log) -> None:
     structlog.configure(
         processors=[*steps, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _lines)),
         cache_logger_on_first_use=False,  # a cached one would keep its level for good
     )
     _bridge(level, steps, renderer)

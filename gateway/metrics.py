@@ -208,6 +208,7 @@ class _State(Collector):
         self._pods = pods
         self._index = index
         self.resent: Callable[[], int] = int  # who counts them; until then nobody, 0
+        self.lost_lines: Callable[[], int] = int
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
@@ -226,6 +227,9 @@ class _State(Collector):
             "p2p_gateway_resent_requests",
             "Requests sent again to their pod since it closed the idle connection they went out on",
             value=self.resent(),
+        )
+        yield CounterMetricFamily(
+            "p2p_gateway_log_lost_lines", "Lines of the log that could not be written", value=self.lost_lines()
         )
         yield CounterMetricFamily(
             "p2p_gateway_index_evicted_blocks", "Blocks forgotten to stay within index.max_blocks", value=stats.evicted

@@ -25,8 +25,8 @@ from gateway.connection import reset
 from gateway.deadline import Deadline
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
+from gateway.leases import Lease
 from gateway.metrics import Record
-from gateway.pods import Lease
 from gateway.upstream import as_pod_error
 from gateway.wire import Answer, Origin, Pool, WireError
 
@@ -209,9 +209,10 @@ class Proxy:
                 raise ClientLeftError from None
             raise
         finally:
+            end = b"".join(tail)
             if answer.status == 200 and not record.engine_error:
-                record.engine_error = engine_errors.at_end(b"".join(tail)) or ""
-            usage = openai.usage(tail)
+                record.engine_error = engine_errors.at_end(end) or ""
+            usage = openai.usage([end])
             record.reported_prompt, record.reported_completion, record.reported_cached = usage
 
 

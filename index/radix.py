@@ -6,8 +6,8 @@ in O(log of its length) and answers, for each publisher, how much of it is held 
 runs * holders, not blocks * holders. A publisher's removals touch only its own bits, and forgetting a pod costs what it
 held.
 
-The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `copies` (counts behind a
-bit), `waiting` (orphans, placeholders), `ledger` (bit, place and count of a block), `store` (events), `match` (lookup),
+The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `locations` (from hash to
+run), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit, place and count of a block), `store` (events), `match` (lookup),
 `bound` (what to give up), `residency` (one publisher as a record), `check` (invariants). `snapshot` builds on these.
 """
 

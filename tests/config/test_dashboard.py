@@ -108,6 +108,7 @@ def test_every_metric_that_says_how_the_fleet_does_is_shown(
         "config_reloads_total",
         "config_loaded_timestamp_seconds",
         "access_log_dropped_lines_total",
+        "log_lost_lines_total",
     }
     assert unshown == {f"p2p_gateway_{name}" for name in of_a_process}
 

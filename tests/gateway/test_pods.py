@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from config.schema import Breaker, PodConfig
-from gateway.pods import EventStream, Lease, Load, Model, Pod, PodTable
+from gateway.leases import Lease
+from gateway.pods import EventStream, Load, Model, Pod, PodTable
 from index import Cached, Publisher
 
 BASE = {"base": Model("base", "base"), "poet": Model("poet", "poet", adapter=True)}
