@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from scorers import AnyPicker, AnyScorer, KvUtilization, MaxScore, Prefix, Queue
@@ -136,13 +137,47 @@ class PodConfig(_Section, frozen=True):
         return http_address(self.url)
 
 
-class Tokens(_Section, frozen=True):
-    """How a prompt becomes token ids: `pod` asks a pod (`POST /tokenize`); `auto` picks the best way there is."""
+class TokenizerFiles(_Section, frozen=True):
+    """Where a model's tokenizer files are, and what its pods were started with that changes their prompts.
 
-    backend: Literal["auto", "pod"] = "auto"
+    `path`: a directory, or a name in the Hugging Face cache; None: what the pods say that they were started with.
+    `chat_template` is the file of `--chat-template`; the other fields are the pods' flags of the same meaning:
+    `--chat-template-content-format`, `--default-chat-template-kwargs`, `--trust-request-chat-template`,
+    `--exclude-tools-when-tool-choice-none`.
+    """
+
+    path: str | None = None
+    revision: str = "main"
+    chat_template: str | None = None
+    content_format: Literal["auto", "string", "openai"] = "auto"
+    template_kwargs: dict[str, Any] = {}
+    trust_request_chat_template: bool = False
+    exclude_tools_when_tool_choice_none: bool = False
+
+
+class Tokens(_Section, frozen=True):
+    """How a prompt becomes token ids.
+
+    `local`: with the model's own files, in this process; `pod`: a pod is asked (`POST /tokenize`); `auto`: local where
+    the files are at hand and come to what the pods say, else a pod. `path`: where the files of the fleet's only model
+    are; `models` says more, by the model's name. `render_once`: pods are given the ids with the request, where they
+    take them. `max_concurrent`: prompts at once, per pod that is asked.
+    """
+
+    backend: Literal["auto", "pod", "local"] = "auto"
+    path: str | None = None
+    models: dict[str, TokenizerFiles] = {}
+    render_once: bool = True
     timeout: Seconds = 2.0
     memo_tokens: Annotated[int, Meta(ge=0)] = 8_000_000
     max_batch: Positive = 16
+    max_concurrent: Positive = 4
+    threads: Positive = 2
+
+    def files(self, model: str) -> TokenizerFiles:
+        """What is configured of a model's files."""
+        found = self.models.get(model, TokenizerFiles())
+        return found if found.path is not None else msgspec.structs.replace(found, path=self.path)
 
 
 class Placement(_Section, frozen=True):

@@ -64,6 +64,7 @@ class Gateway:
     drain: Drain
     pods: PodTable
     index: RadixIndex
+    tokenizer: Tokenizer
     metrics: Metrics
     access_log: AccessLog
     reconfigure: Callable[[Config], Awaitable[None]]
@@ -111,7 +112,9 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     async with session:
         api = PodApi(session, credentials)
         decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
-        tokenizer = Tokenizer(api, config.tokens)
+        tokenizer = Tokenizer(api, config.tokens, breaker=config.breaker, metrics=metrics)
+        metrics.states.local_models = tokenizer.here
+        metrics.states.asks_for_tokens = tokenizer.asks
         poller = Poller(api, config.poll)
         proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
         handler = Handler(
@@ -143,6 +146,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             subscribe=subscribe,
             metrics=metrics,
             poll=config.poll,
+            follow=tokenizer.follow,
             probe=_probes(config),
         )
 
@@ -158,11 +162,13 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
                 drain=drain,
                 pods=pods,
                 index=index,
+                tokenizer=tokenizer,
                 metrics=metrics,
                 access_log=access_log,
                 reconfigure=partial(_reconfigure, live),
             )
         finally:
+            tokenizer.close()
             await access_log.close()
             await pool.close()
             zmq_context.destroy(linger=0)
@@ -216,7 +222,7 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     live.decider.reconfigure(config.placement, config.p2p)
     if tls is not None:
         live.proxy.speak_tls(tls)
-    live.tokenizer.reconfigure(config.tokens)
+    live.tokenizer.reconfigure(config.tokens, breaker=config.breaker)
     live.poller.reconfigure(config.poll)
     for part in (live.proxy, *live.limited):
         part.reconfigure(config.limits)

@@ -169,8 +169,9 @@ class _Matched:
         """What the engine will report as cached; a source only exists for a single sequence."""
         if prompt.tokens is None:
             return None
+        more = not prompt.whole  # the last token known is not the prompt's last
         return sum(
-            reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens, self.block_size)
+            reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens + more, self.block_size)
             for tokens, cached in self._found
         )
 

@@ -25,6 +25,8 @@ _RESTART_AFTER_FAULT_S = 1.0
 _LOOK_AGAIN_S = 1.0
 
 Subscribe = Callable[[Pod, EventSource], Coroutine[Any, Any, None]]
+Follow = Callable[[Pod], Coroutine[Any, Any, None]]
+"""What else goes on as long as a pod is up."""
 
 
 class PodGone(Exception):
@@ -43,12 +45,14 @@ class Fleet:
         subscribe: Subscribe,
         metrics: Metrics,
         poll: Poll,
+        follow: Follow,
         probe: bool = False,
     ) -> None:
         self._pods = pods
         self._poller = poller
         self._index = index
         self._subscribe = subscribe
+        self._follow = follow
         self._metrics = metrics
         self._group: asyncio.TaskGroup | None = None
         self._supervisors: dict[str, asyncio.Task[None]] = {}
@@ -105,6 +109,7 @@ class Fleet:
             try:
                 sources, started = await self._until_up(pod)
                 async with asyncio.TaskGroup() as group:
+                    group.create_task(self._follow(pod), name=f"tokens {pod.name}")
                     for source in sources:
                         group.create_task(self._subscribe(pod, source), name=f"events {pod.name}/{source.rank}")
                         if self._probes:

@@ -17,7 +17,7 @@ from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
-from gateway.inject import remote_kv_source, with_kv_transfer_params
+from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
 from gateway.journal import RECORD
 from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
@@ -52,6 +52,7 @@ class Handler:
         drain: Drain,
     ) -> None:
         self._pods = pods
+        self.tokenizer = tokenizer
         self._decider = decider
         self._proxy = proxy
         self._credentials = credentials
@@ -167,7 +168,7 @@ class Handler:
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
         expected = _expected(decision, ask, record)
         with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
-            attempt = self._to_send(request, decision, ask, body)._replace(
+            attempt = self._to_send(request, decision, ask, body, record)._replace(
                 not_here=not_here,
                 first=first,
                 completes=ask.computes and record.endpoint != OTHER.label,
@@ -188,7 +189,10 @@ class Handler:
                     record.engine_error = ""
             if record.broken and not (isinstance(body, Upload) and body.fault is not None):
                 lease.failed(self._pods.clock(), suspect=True)
-            elif record.reported_cached is not None:
+                return answer
+            if record.reported_prompt is not None and not (ask.is_batch or record.rendered_once):
+                self.tokenizer.reported(ask.prompt, ask.model or "", record.reported_prompt)
+            if record.reported_cached is not None:
                 stream.audit.told()
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
@@ -208,10 +212,10 @@ class Handler:
                 record.engine_error = error.reason
         return error.agreed
 
-    def _to_send(self, request: web.Request, decision: Decision, ask: Ask, body: Body) -> Attempt:
-        pod, source, params = decision.pod, decision.source, None
+    def _to_send(self, request: web.Request, decision: Decision, ask: Ask, body: Body, record: Record) -> Attempt:
+        pod, source, pulled = decision.pod, decision.source, None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
-            params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
+            pulled = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
         rank = decision.chosen.rank if len(pod.ranks) > 1 else None
         is_upload = isinstance(body, Upload)
         headers = self._credentials.apply(to_pod(request, ask.request_id, rank, unpacked=not is_upload), pod.url)
@@ -219,7 +223,11 @@ class Handler:
         if isinstance(body, Upload):
             length = body.length
         elif body:
-            body = _with_source(body, params)
+            ids = self.tokenizer.render_once.ids(pod, ask.request_id, ask.peek, ask.prompt)
+            if ids is not None:
+                self._metrics.rendered_once.labels(pod.name).inc()
+            record.rendered_once = ids is not None
+            body = _with_params(body, kv_transfer_params(pulled, ids))
         return Attempt(pod.url, request.method, request.path_qs, headers, body, length)
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
@@ -232,9 +240,10 @@ class Handler:
         record.source = decision.source_pod.name if decision.source_pod is not None else ""
         record.source_reason = decision.source_reason
         record.tokens_from = ask.prompt.tokens_from
-        record.prompt_tokens = ask.prompt.tokens
+        whole = ask.prompt.whole
+        record.prompt_tokens = ask.prompt.tokens if whole else None
         # Of a batch, engines report the cached tokens of one sequence only.
-        record.predicted_cached = None if ask.is_batch else decision.predicted_cached
+        record.predicted_cached = decision.predicted_cached if whole and not ask.is_batch else None
         if record.source:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
         return decision
@@ -275,7 +284,7 @@ def _repeatable(body: Body) -> bool:
     return isinstance(body, bytes) or body.repeatable
 
 
-def _with_source(body: bytes, params: bytes | None) -> bytes:
+def _with_params(body: bytes, params: bytes | None) -> bytes:
     mark = BYTE_ORDER_MARK if body.startswith(BYTE_ORDER_MARK) else b""
     try:
         return mark + with_kv_transfer_params(body[len(mark) :], params)

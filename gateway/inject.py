@@ -65,13 +65,22 @@ def with_kv_transfer_params(body: bytes, params: bytes | None) -> bytes:
 
 
 def remote_kv_source(host: str, port: int, kv_request_id: str) -> bytes:
-    """Return the params, as JSON, of a request that pulls from `host`:`port`.
+    """Return, as JSON, where a request pulls from: `host`:`port`.
 
     The pair must be the very one that the source was configured with; `port` includes the rank's offset. Each attempt
     needs a fresh `kv_request_id`.
     """
-    source = {"kv_request_id": kv_request_id, "remote_host": host, "remote_port": port}
-    return msgspec.json.encode({"remote_kv_source": source})
+    return msgspec.json.encode({"kv_request_id": kv_request_id, "remote_host": host, "remote_port": port})
+
+
+def kv_transfer_params(source: bytes | None, prompt_token_ids: bytes | None) -> bytes | None:
+    """Return the params, as JSON, of a request with these; None: it needs none. One copy of the ids."""
+    members = []
+    if source is not None:
+        members.append(b'"remote_kv_source":%b' % source)
+    if prompt_token_ids is not None:
+        members.append(b'"prompt_token_ids":%b' % prompt_token_ids)
+    return b"{%b}" % b",".join(members) if members else None
 
 
 def _may_hold_key(body: bytes) -> bool:

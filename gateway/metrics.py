@@ -8,7 +8,7 @@ never from a client, so their number is bounded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from gateway.pods import PodTable
 from index import Publisher, RadixIndex, Tier
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+_TOKENIZATION_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _DECISION_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
 _VERSION = version("p2p-gateway")  # read from disk, so not when a page is scraped
 TIER_NAMES = {Tier.GPU: "gpu", Tier.CPU: "cpu"}
@@ -46,6 +47,7 @@ class Record(Struct):
     reported_completion: int | None = None
     broken: str = ""
     engine_error: str = ""
+    rendered_once: bool = False
     key: str = ""
 
 
@@ -77,6 +79,25 @@ class Metrics:
         )
         self.tokenized = Counter(
             f"{ns}_prompts", "Prompts by where their token ids came from", ["tokens_from", "reason"], registry=r
+        )
+        self.tokenization = Histogram(
+            f"{ns}_tokenization_seconds",
+            "From a prompt to its token ids",
+            ["tokens_from"],
+            buckets=_TOKENIZATION_S,
+            registry=r,
+        )
+        self.reused_tokens = Counter(
+            f"{ns}_reused_tokens", "Prompt tokens that came out of memory", ["tokens_from"], registry=r
+        )
+        self.token_mismatches = Counter(
+            f"{ns}_token_mismatches",
+            "Answers whose count of prompt tokens differs from what this gateway made",
+            ["model", "tokens_from"],
+            registry=r,
+        )
+        self.rendered_once = Counter(
+            f"{ns}_rendered_once", "Attempts that brought their pod the prompt's token ids", ["pod"], registry=r
         )
         self.prompt_tokens = Counter(
             f"{ns}_prompt_tokens", "Prompt tokens of requests with known ids", ["pod"], registry=r
@@ -209,6 +230,8 @@ class _State(Collector):
         self._index = index
         self.resent: Callable[[], int] = int  # who counts them; until then nobody, 0
         self.lost_lines: Callable[[], int] = int
+        self.local_models: Callable[[], Iterable[tuple[str, bool]]] = tuple
+        self.asks_for_tokens: Callable[[str], bool] = lambda _: True
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
@@ -216,6 +239,12 @@ class _State(Collector):
         yield build
         yield from self._per_pod()
         yield from self._per_stream()
+        here = GaugeMetricFamily(
+            "p2p_gateway_model_tokenized_here", "1 while a model's prompts are tokenized here", labels=["model"]
+        )
+        for model, is_here in self.local_models():
+            here.add_metric([model], is_here)
+        yield here
         stats = self._index.stats()
         for name, text, value in (
             ("nodes", "Runs of blocks in the radix tree", stats.nodes),
@@ -246,6 +275,12 @@ class _State(Collector):
         strangers = GaugeMetricFamily(
             "p2p_gateway_pod_disagreements", "Peers that the pod can never pull from, nor they from it", labels=["pod"]
         )
+        silent = GaugeMetricFamily(
+            "p2p_gateway_pod_tokenizer_breaker_open", "1 while the pod is not asked for token ids", labels=["pod"]
+        )
+        takes = GaugeMetricFamily(
+            "p2p_gateway_pod_takes_token_ids", "1 while the pod takes a chat's token ids", labels=["pod"]
+        )
         requests = GaugeMetricFamily("p2p_gateway_in_flight_requests", "Requests under way", labels=["pod", "rank"])
         tokens = GaugeMetricFamily(
             "p2p_gateway_in_flight_tokens", "Uncached prompt tokens that have not answered yet", labels=["pod", "rank"]
@@ -254,12 +289,14 @@ class _State(Collector):
         for pod in self._pods:
             up.add_metric([pod.name], pod.state == "ready")
             stalled.add_metric([pod.name], pod.stalled)
+            silent.add_metric([pod.name], not self.asks_for_tokens(pod.name))
+            takes.add_metric([pod.name], pod.takes_token_ids)
             strangers.add_metric([pod.name], len(self._pods.agreement.of(pod.name)))
             breaker.add_metric([pod.name], pod.breaker.state(now) != "closed")
             for rank, counts in pod.in_flight.items():
                 requests.add_metric([pod.name, str(rank)], counts.requests)
                 tokens.add_metric([pod.name, str(rank)], counts.tokens)
-        yield from (up, breaker, stalled, strangers, requests, tokens)
+        yield from (up, breaker, stalled, strangers, silent, takes, requests, tokens)
 
     def _per_stream(self) -> Iterator[Metric]:
         blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])

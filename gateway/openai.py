@@ -32,6 +32,7 @@ class Peek(Struct):
     prompt: Raw | UnsetType = UNSET
     messages: Raw | UnsetType = UNSET
     tools: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
     documents: Raw | UnsetType = UNSET
     reasoning_effort: Raw | UnsetType = UNSET
     chat_template: Raw | UnsetType = UNSET
@@ -43,6 +44,7 @@ class Peek(Struct):
     mm_processor_kwargs: Raw | UnsetType = UNSET
     truncate_prompt_tokens: Raw | UnsetType = UNSET
     prompt_embeds: Raw | UnsetType = UNSET
+    echo: Raw | UnsetType = UNSET
 
     @property
     def sequences(self) -> int:

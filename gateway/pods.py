@@ -42,13 +42,15 @@ class Model(NamedTuple):
     """A model id as a pod serves it.
 
     `namespace` is what its blocks are indexed under: the adapter's name, or the first of the base model's ids (the
-    others are aliases). `card` is the pod's own entry of /v1/models, as JSON.
+    others are aliases). `card` is the pod's own entry of /v1/models, as JSON; `root` is what the pod was started with:
+    a directory or a hub's name.
     """
 
     id: str
     namespace: str
     card: bytes = b""
     adapter: bool = False
+    root: str = ""
 
 
 class EventStream(Struct):
@@ -96,6 +98,7 @@ class Pod:
         self.started: float | None = None
         self.restored: Restored | None = None
         self.in_flight: dict[int, InFlight] = {}
+        self.takes_token_ids = False
         self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
         self.p2p = p2p
         self._breaker_config = breaker
@@ -117,6 +120,7 @@ class Pod:
         self.streams = {rank: EventStream() for rank in ranks}
         self._progress = {rank: Progress() for rank in ranks}
         self.stalled = False
+        self.takes_token_ids = False
         self.breaker = Breaker(failures=self._breaker_config.failures, cooldown=self._breaker_config.cooldown)
         self.suspect = False
         self.state, self.reason = "ready", ""

@@ -63,6 +63,7 @@ class EventSource(NamedTuple):
 class _ModelCard(Struct):
     id: str
     parent: str | None = None
+    root: str | None = None
 
 
 class _ModelList(Struct):
@@ -102,7 +103,7 @@ class Poller:
         return {
             card.id: Model(card.id, card.id, bytes(json), adapter=True)
             if card.parent
-            else Model(card.id, base, bytes(json))
+            else Model(card.id, base, bytes(json), root=card.root or "")
             for card, json in zip(cards, raw, strict=True)
         }
 

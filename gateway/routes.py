@@ -179,7 +179,8 @@ class Routes:
         leaving = self._handler.drain.leaving
         ready = self._pods.ready and not leaving
         pods = {pod.name: pod.state if pod.state == "ready" else f"{pod.state}: {pod.reason}" for pod in self._pods}
-        return _json({"ready": ready, "draining": leaving, "pods": pods}, status=200 if ready else 503)
+        told = {"ready": ready, "draining": leaving, "pods": pods, "tokens": self._handler.tokenizer.summary()}
+        return _json(told, status=200 if ready else 503)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Prometheus exposition."""
@@ -189,7 +190,11 @@ class Routes:
 
     async def pods(self, _: web.Request) -> web.Response:
         """What is known of each pod."""
-        return _json({"pods": [pod_row(pod, self._pods, self._index) for pod in self._pods]})
+        rows = [
+            pod_row(pod, self._pods, self._index) | {"tokenizer": self._handler.tokenizer.state(pod.name)}
+            for pod in self._pods
+        ]
+        return _json({"pods": rows, "models": list(self._handler.tokenizer.shown())})
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a completion body would get now. Nothing is forwarded."""

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from aiohttp import hdrs, web
 
 from gateway.openai import PromptKind
+from gateway.tokens.refusal import Reason
 
 Reads = Literal["json", "any", "nothing"]
 Placed = Literal["prefix", "load", "response", "here"]
@@ -34,7 +35,7 @@ class Endpoint(NamedTuple):
     reads: Reads = "json"
     placed: Placed = "load"
     prompt: PromptKind | None = None
-    why: str = "endpoint"
+    why: Reason = "endpoint"
     errors: Errors = "openai"
     computes: bool = True
     operators: bool = False

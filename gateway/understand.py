@@ -33,7 +33,8 @@ class Understanding:
             return await self._by_load(request, endpoint, body)
         peek = openai.peek(body)
         model = _required(self._model(request, peek.model))
-        prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, model, partial(self._pods.serving, model))
+        pods = partial(self._pods.serving, model)
+        prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
         return Ask(request[REQUEST_ID], peek, model, prompt)
 
     async def _by_load(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:

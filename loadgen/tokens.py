@@ -98,7 +98,19 @@ def _content(message: dict[str, Any]) -> str:
     if not isinstance(content, str):
         raise ValueError("a message's content must be text or a list of parts")  # noqa: TRY004 (answered as a 400)
     calls = message.get("tool_calls")
-    return content + _json(calls) if calls else content
+    return content + _json([_call(call) for call in calls]) if calls else content
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    """A tool call as templates get it: its arguments, which come as JSON text, as an object."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call
+    try:
+        arguments = msgspec.json.decode(function.get("arguments") or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, TypeError):
+        arguments = {}
+    return call | {"function": function | {"arguments": arguments}}
 
 
 def _part(part: Any) -> str:  # noqa: ANN401 (client JSON)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from gateway.tokens import conversation as shapes
+from gateway.tokens.content_format import ContentFormat
 from gateway.tokens.model_files import ModelFiles
 from gateway.tokens.refusal import Refused
 from gateway.tokens.template import ChatTemplate, compiled
 
+_MARK = "\ue000\ue001\ue000"  # of the private use area; in a client's own text it shortens what is known of its prompt
 _EFFORTS = frozenset({None, "none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _NOT_VARIABLES = frozenset(
     (
@@ -27,7 +30,7 @@ _NOT_VARIABLES = frozenset(
 """Parameters of `apply_chat_template` itself: accepted among the template's arguments, and never seen by it."""
 
 
-class ChatFields(Struct, frozen=True, kw_only=True):
+class ChatFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What of a chat completion's body its prompt depends on; null means the default.
 
     The defaults are the engine's. Meant to be decoded from the body itself.
@@ -74,12 +77,7 @@ class ChatRenderer:
             raise Refused("invalid", "an unknown reasoning_effort")
         variables = self._variables(ask)
         template = self._template(ask, variables)
-        form = self._engine.content_format
-        messages = shapes.conversation(
-            ask.messages,
-            template.content_format if form == "auto" else "openai" if form == "openai" else "string",
-            developer=template.knows_developer,
-        )
+        messages = shapes.conversation(ask.messages, self._form(template), developer=template.knows_developer)
         open_end = variables.pop("continue_final_message", False)
         seen = {
             name: value
@@ -91,6 +89,22 @@ class ChatRenderer:
             continue_final_message=open_end,
             **(self._files.special_tokens | {"tools": None, "documents": None, "add_generation_prompt": False} | seen),
         )
+
+    def render_before_media(self, ask: ChatFields) -> str:
+        """The text before the first image or sound of a conversation that has one. Raises `Refused`.
+
+        As far as the template does not say something else up front for conversations with images.
+        """
+        template = self._template(ask, self._variables(ask))
+        messages = shapes.marked(ask.messages, self._form(template), _MARK)
+        before, mark, _ = self.render(msgspec.structs.replace(ask, messages=messages)).partition(_MARK)
+        if not mark:
+            raise Refused("media", "the chat template drops what is not text")
+        return before
+
+    def _form(self, template: ChatTemplate) -> ContentFormat:
+        form = self._engine.content_format
+        return template.content_format if form == "auto" else "openai" if form == "openai" else "string"
 
     def _variables(self, ask: ChatFields) -> dict[str, Any]:
         own = ask.chat_template_kwargs or {}

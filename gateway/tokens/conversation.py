@@ -58,9 +58,33 @@ def conversation(messages: Iterable[Message], form: ContentFormat, *, developer:
     return _one_system_message([_as_system(message) for message in shaped])
 
 
+def marked(messages: Iterable[Message], form: ContentFormat, mark: str) -> list[Message]:
+    """The messages with `mark` where something that is not text begins, as text. Linear.
+
+    A template that takes parts puts each in its place; for one that takes text, the engine puts what stands for images
+    in front of a message's text.
+    """
+    return [_marked(message, form, mark) for message in messages]
+
+
 def tools(offered: Iterable[Message]) -> list[Message]:
     """Tools as the template gets them: known fields only, in the engine's order. Raises `Refused`."""
     return [_tool(tool) for tool in offered]
+
+
+def _marked(message: Message, form: ContentFormat, mark: str) -> Message:
+    parts = message.get("content")
+    if not isinstance(parts, list) or not any(map(_is_media, parts)):
+        return message
+    text = {"type": "text", "text": mark}
+    return message | {"content": [text if _is_media(part) else part for part in parts] if form == "openai" else [text]}
+
+
+def _is_media(part: Json) -> bool:
+    if not isinstance(part, dict):
+        return False
+    kind = part.get("type")
+    return kind in _MEDIA or (not _MEDIA.isdisjoint(part) and (kind is None or part.get("uuid") is not None))
 
 
 def _shaped(message: Message, form: ContentFormat) -> Message:
@@ -101,9 +125,9 @@ def _part(part: Json, *, wrapped: bool) -> Json:
         return {"type": "text", "text": part} if wrapped else part
     if not isinstance(part, dict):
         raise Refused("invalid", "a content part that is neither text nor an object")
-    kind = part.get("type")
-    if kind in _MEDIA or (not _MEDIA.isdisjoint(part) and (kind is None or part.get("uuid") is not None)):
+    if _is_media(part):
         raise Refused("media", "content that is not text")
+    kind = part.get("type")
     if not isinstance(kind, str) or part.get("uuid") is not None:
         raise Refused("invalid", "a content part without a type")
     if kind == "tool_reference":

@@ -111,6 +111,10 @@ class Cuts:
         """The places behind `start`, ascending. `start` is 0 or such a place. Linear in the text from there on."""
         return (place for place in self._all(text, start) if place > start)
 
+    def last(self, text: str) -> int:
+        """The last place that stays one whatever comes after `text`; 0: there is none. Linear in the text."""
+        return max((place for place in self.find(text) if place + self.reach <= len(text)), default=0)
+
     def _all(self, text: str, start: int) -> Iterator[int]:
         gap = start
         for match in self._raw.finditer(text, start) if self._raw else ():

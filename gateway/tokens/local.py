@@ -73,14 +73,24 @@ class LocalTokenizer:
         except Refused as refused:
             return Local(None, 0, refused.reason, refused.detail)
 
+    def encode_before_media(self, ask: ChatFields) -> Local:
+        """The ids before the first image or sound of a conversation that has one, up to the last certain place."""
+        try:
+            text = self._renderer.render_before_media(ask)
+            certain = text[: self._cuts.last(text)]
+            made = self._tokenized(certain, surrounded=ask.add_special_tokens, trail=False)
+        except Refused as refused:
+            return Local(None, 0, refused.reason, refused.detail)
+        return made._replace(reason="media")
+
     def render(self, ask: ChatFields) -> str:
         """The text of a conversation. Raises `Refused`."""
         return self._renderer.render(ask)
 
-    def _tokenized(self, text: str, *, surrounded: bool) -> Local:
+    def _tokenized(self, text: str, *, surrounded: bool, trail: bool = True) -> Local:
         encoded = (self._surrounded if surrounded else self._plain).encode(text)
         ids = encoded.ids
-        if surrounded and self._trail:
+        if surrounded and trail and self._trail:
             ids = TokenIds.grown(ids, len(ids))
             ids.extend(self._trail)
         return Local(ids, encoded.reused + encoded.segments_reused)

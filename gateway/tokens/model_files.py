@@ -132,7 +132,7 @@ def _templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     if (default := directory / _TEMPLATE_FILE).is_file():
         files["default"] = default
     if files:
-        return {name: _read(path) for name, path in files.items()}
+        return {name: read_text(path) for name, path in files.items()}
     given = config.get("chat_template")
     if isinstance(given, list):
         given = {entry["name"]: entry["template"] for entry in given if isinstance(entry, dict)}
@@ -141,7 +141,8 @@ def _templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     return given if isinstance(given, dict) else {}
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A template's text. Raises `FilesMissing`."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

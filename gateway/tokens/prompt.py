@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from gateway.openai import Peek
+from gateway.tokens.refusal import Reason
 from index import block_keys, root_key, salt_extra
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ else:
     _Array = array  # not subscriptable before 3.12
 
 _MOST_KEYS = 4  # a fleet of one block size and no salts needs one
+_PIECE = 4096  # ids that are written as JSON together, and kept so
 
 
 class TokenIds(_Array):
@@ -24,6 +26,7 @@ class TokenIds(_Array):
     def __init__(self, *_: object) -> None:
         self._keys: dict[tuple[str, int, str | None], array[int]] = {}
         self._taken_over: dict[tuple[str, int, str | None], array[int]] = {}
+        self._json: list[bytes] = []
 
     @classmethod
     def grown(cls, known: TokenIds, count: int) -> TokenIds:
@@ -32,6 +35,7 @@ class TokenIds(_Array):
         ids.frombytes(memoryview(known)[:count].cast("B"))
         made = known._keys.copy() or known._taken_over.copy()  # another thread may be making some
         ids._taken_over = {key: keys[: count // key[1]] for key, keys in made.items()}
+        ids._json = known._json[: count // _PIECE]
         return ids
 
     def keys(self, namespace: str, block_size: int, salt: str | None) -> array[int]:
@@ -51,26 +55,47 @@ class TokenIds(_Array):
         extras = {0: salt_extra(salt)} if salt else None
         return array("Q", block_keys(self, block_size, root_key(namespace, block_size), extras))
 
+    def as_json(self) -> bytes:
+        """The ids as a JSON list. O(ids that are not a known prompt's) once, then a copy; from any thread."""
+        pieces = self._json.copy()
+        for start in range(len(pieces) * _PIECE, len(self) - _PIECE + 1, _PIECE):
+            pieces.append(_written(self[start : start + _PIECE]))
+        self._json = pieces
+        rest = self[len(pieces) * _PIECE :]
+        return b"[%b]" % b",".join([*pieces, _written(rest)] if rest else pieces)
 
-TokensFrom = Literal["given", "pod", "none"]
+
+def _written(ids: array[int]) -> bytes:
+    return msgspec.json.encode(ids.tolist())[1:-1]
+
+
+TokensFrom = Literal["given", "local", "pod", "none"]
 
 
 class Prompt(NamedTuple):
-    """Token ids per sequence of the request, and where they came from. `reason` says why there are none."""
+    """Token ids per sequence of the request, and where they came from. `reason` says why there are none, or not all.
+
+    `whole` false: these are the first of more, which depend on what is no text. `base`: the model whose files they were
+    made with. `reused` of them came out of memory. `of_chat`: an engine would make them of messages.
+    """
 
     sequences: tuple[TokenIds, ...]
     tokens_from: TokensFrom
-    reason: str = ""
+    reason: Reason | Literal[""] = ""
+    whole: bool = True
+    base: str = ""
+    reused: int = 0
+    of_chat: bool = False
 
     @property
     def tokens(self) -> int | None:
-        """Prompt tokens over all sequences; None: not known."""
+        """Prompt tokens over all sequences, as far as they are known; None: not at all."""
         if self.tokens_from == "none":
             return None
         return len(self.sequences[0]) if len(self.sequences) == 1 else sum(map(len, self.sequences))
 
 
-def unknown(reason: str) -> Prompt:
+def unknown(reason: Reason) -> Prompt:
     """A prompt that is placed without the prefix term."""
     return Prompt((), "none", reason)
 

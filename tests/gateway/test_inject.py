@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inject import remote_kv_source, with_kv_transfer_params
+from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
 
 KEY = "kv_transfer_params"
 OURS = b'{"remote_kv_source":{"kv_request_id":"k","remote_host":"10.0.0.2","remote_port":7777}}'
@@ -238,16 +238,23 @@ def test_a_flood_of_members_is_an_error_instead_of_a_stall() -> None:
 
 
 def test_a_source_is_named_in_the_engines_own_words() -> None:
-    assert remote_kv_source("10.0.0.2", 7777, "k") == OURS
+    assert kv_transfer_params(remote_kv_source("10.0.0.2", 7777, "k"), None) == OURS
+
+
+def test_a_request_brings_what_it_has() -> None:
+    source = remote_kv_source("h", 1, "k")
+    assert kv_transfer_params(None, None) is None
+    assert kv_transfer_params(None, b"[1,2]") == b'{"prompt_token_ids":[1,2]}'
+    both = json.loads(kv_transfer_params(source, b"[1,2]") or b"")
+    assert both == {"remote_kv_source": json.loads(source), "prompt_token_ids": [1, 2]}
 
 
 def test_two_requests_carry_two_ids() -> None:
     first, second = (json.loads(remote_kv_source("h", 1, kv_request_id)) for kv_request_id in ("k1", "k2"))
-    ids = {params["remote_kv_source"]["kv_request_id"] for params in (first, second)}
-    assert ids == {"k1", "k2"}
+    assert {source["kv_request_id"] for source in (first, second)} == {"k1", "k2"}
 
 
 @pytest.mark.parametrize("host", ["[fd00::1]", "fd00::1", 'a"b'])
 def test_a_host_survives_as_it_was_configured(host: str) -> None:
-    params = msgspec.json.decode(remote_kv_source(host, 7779, "k"))
-    assert params == {"remote_kv_source": {"kv_request_id": "k", "remote_host": host, "remote_port": 7779}}
+    source = msgspec.json.decode(remote_kv_source(host, 7779, "k"))
+    assert source == {"kv_request_id": "k", "remote_host": host, "remote_port": 7779}

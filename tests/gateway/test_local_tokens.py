@@ -1,0 +1,422 @@
+"""Prompts tokenized with the model's own files: when they are used, when not, and who is told."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from loadgen import model_files
+from loadgen.pod import SimulatedPod
+from loadgen.tokens import render_chat, render_prompt
+from tests.gateway.fleet import (
+    MODEL,
+    PREFIX_ONLY,
+    Front,
+    configuration,
+    fleet,
+    serving,
+    simulated,
+    text_body,
+    until,
+    warm,
+)
+from tests.gateway.scripted import says, scripted
+
+TURNS: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Que é um prefixo? 🙂"}]
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_files.write(tmp_path_factory.mktemp("model"))
+
+
+def asked(pod: Any) -> list[Any]:
+    return [json.loads(request.body) for request in pod.requests if request.path == "/tokenize"]
+
+
+def bodies(pod: Any, path: str) -> list[Any]:
+    return [json.loads(request.body) for request in pod.requests if request.path == path]
+
+
+async def model_row(front: Front) -> Any:
+    (row,) = (await front.get("/pods")).json["models"]
+    return row
+
+
+@asynccontextmanager
+async def local(files: Path, count: int = 1, **options: Any) -> AsyncIterator[tuple[Front, list[SimulatedPod]]]:
+    """A fleet whose model's files are at hand, once they are in use."""
+    tokens = {"path": str(files), **options.pop("tokens", {})}
+    async with fleet(count, tokens=tokens, **options) as (front, pods):
+
+        async def in_use() -> bool:
+            row = await model_row(front)
+            return row["backend"] == "local" and len(row["pods"]) == count
+
+        await until(in_use)
+        for pod in pods:
+            await until(lambda pod=pod: len(asked(pod)) >= 8)
+            pod.requests.clear()
+        yield front, pods
+
+
+async def explained(front: Front, **body: Any) -> Any:
+    answer = await front.post("/explain", {"model": MODEL, **body})
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+CHATS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tools": {"tools": TOOLS},
+    "no generation prompt": {"add_generation_prompt": False},
+    "continued": {"add_generation_prompt": False, "continue_final_message": True},
+}
+
+
+@pytest.mark.parametrize("fields", CHATS.values(), ids=CHATS)
+async def test_a_chat_has_the_ids_that_its_pod_has(files: Path, fields: dict[str, Any]) -> None:
+    async with local(files, 2, placement=PREFIX_ONLY) as (front, pods):
+        told = await explained(front, messages=TURNS, **fields)
+        ids = render_chat(TURNS, **fields)
+        assert (told["tokens"], told["tokens_from"]) == (len(ids), "local")
+        await warm(pods[1], [*ids, *range(2000, 2016)])
+        await front.settled(*pods)
+        told = await explained(front, messages=TURNS, **fields)
+        assert told["chosen"] == pods[1].url
+        assert told["candidates"][1]["cached_tokens"]["any"] == len(ids) // 16 * 16
+        assert not asked(pods[0])
+        assert not asked(pods[1])
+
+
+async def test_texts_and_batches_of_them_are_tokenized_here(files: Path) -> None:
+    async with local(files) as (front, (pod,)):
+        for prompt, special in (("a text", True), (["one", "two!", [5, 6]], True), ("a text", False)):
+            told = await front.explain(prompt, add_special_tokens=special)
+            texts = [prompt] if isinstance(prompt, str) else [each for each in prompt if isinstance(each, str)]
+            tokens = sum(len(render_prompt(text, add_special_tokens=special)) for text in texts)
+            assert (told["tokens"], told["tokens_from"]) == (tokens + 2 * isinstance(prompt, list), "local")
+        assert not asked(pod)
+        assert (await front.explain("odd", add_special_tokens="yes"))["tokens_reason"] == "rejected"
+
+
+async def test_what_the_files_do_not_tell_is_asked_of_a_pod(files: Path) -> None:
+    async with local(files) as (front, (pod,)):
+        told = await explained(front, messages=TURNS, reasoning_effort="unheard of")
+        assert told["tokens_from"] == "pod"
+        assert len(asked(pod)) == 1
+
+
+async def test_an_answer_counts_the_prompt_tokens_that_were_predicted(files: Path) -> None:
+    async with local(files) as (front, _):
+        body = {"model": MODEL, "messages": TURNS, "max_tokens": 1, "tools": TOOLS}
+        for _ in range(3):
+            answer = await front.post("/v1/chat/completions", body)
+            assert answer.json["usage"]["prompt_tokens"] == len(render_chat(TURNS, tools=TOOLS))
+        assert await front.metric("prompts_total", tokens_from="local") == 3
+        again = 2 * len(render_chat(TURNS, tools=TOOLS))  # and of the first what it shares with the probes
+        assert again <= await front.metric("reused_tokens_total", tokens_from="local") < 1.5 * again
+        assert await front.metric("token_mismatches_total") == 0
+        assert await front.metric("tokenization_seconds_count", tokens_from="local") == 3
+        assert await front.metric("model_tokenized_here", model=MODEL) == 1
+
+
+async def test_where_the_pod_says_its_model_lies_needs_no_configuration(files: Path) -> None:
+    async with simulated(1, root=str(files)) as pods, serving(pods) as front:
+
+        async def in_use() -> bool:
+            return bool((await model_row(front))["backend"] == "local")
+
+        await until(in_use)
+        assert (await front.get("/ready")).json["tokens"] == {MODEL: "local"}
+        assert (await model_row(front))["files"] == str(files)
+
+
+async def test_an_adapter_has_the_tokenizer_of_its_base(files: Path) -> None:
+    async with local(files, pod={"loras": {"poet": "/adapters/poet"}}) as (front, _):
+        told = await explained(front, model="poet", messages=TURNS)
+        assert (told["tokens_from"], told["tokens"]) == ("local", len(render_chat(TURNS)))
+
+
+async def test_the_pods_are_asked_where_the_configuration_says_so(files: Path) -> None:
+    async with fleet(tokens={"path": str(files), "backend": "pod"}) as (front, (pod,)):
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
+        assert len(asked(pod)) == 1
+        assert await model_row(front) == {
+            "model": MODEL,
+            "backend": "pod",
+            "reason": "configured",
+            "pods": [pod.url.removeprefix("http://")],
+            "files": None,
+            "tokenized_whole": None,
+        }
+
+
+async def test_files_that_are_nowhere_leave_it_to_the_pods() -> None:
+    async with fleet() as (front, _):
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
+        row = await model_row(front)
+        assert row["backend"] == "pod"
+        assert "no directory" in row["reason"]
+        assert await front.metric("model_tokenized_here", model=MODEL) == 0
+
+
+async def test_files_that_are_nowhere_and_no_pod_to_ask(tmp_path: Path) -> None:
+    async with fleet(tokens={"backend": "local"}) as (front, (pod,)):
+        told = await explained(front, messages=TURNS)
+        assert (told["tokens_from"], told["tokens_reason"]) == ("none", "no-files")
+        assert (await front.explain("text"))["tokens_reason"] == "no-files"
+        assert (await front.complete("text")).status == 200
+        assert (await front.get("/ready")).json["tokens"][MODEL].startswith("none: ")
+        assert not asked(pod)
+
+
+async def test_files_that_differ_from_what_a_pod_says_are_not_used(files: Path, tmp_path: Path) -> None:
+    other = model_files.write(tmp_path / "other")
+    template = other / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|tools|>", "<|settings|>"))
+    async with fleet(tokens={"path": str(other)}) as (front, (pod,)):
+
+        async def contradicted() -> bool:
+            return "differs in the chat with tools" in ((await model_row(front))["reason"] or "")
+
+        await until(contradicted)
+        pod.requests.clear()
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
+        assert len(asked(pod)) == 1
+
+
+async def test_files_that_are_to_be_used_are_used_although_a_pod_contradicts(tmp_path: Path) -> None:
+    other = model_files.write(tmp_path / "other")
+    template = other / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|tools|>", "<|settings|>"))
+    async with fleet(tokens={"path": str(other), "backend": "local"}) as (front, _):
+
+        async def contradicted() -> bool:
+            row = await model_row(front)
+            return row["backend"] == "local" and "differs in the chat with tools" in (row["reason"] or "")
+
+        await until(contradicted)
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "local"
+
+
+async def test_files_are_dropped_when_answers_keep_differing(files: Path) -> None:
+    """The pod confirms the probes, and renders what it is then asked in another way."""
+    async with local(files) as (front, (pod,)):
+        settings = {
+            "chat_template_kwargs": {"style": "short"}
+        }  # which the simulated pod's template shows, not the files'
+        body = {"model": MODEL, "messages": TURNS, "max_tokens": 1, **settings}
+        for _ in range(3):
+            assert (await explained(front, messages=TURNS, **settings))["tokens_from"] == "local"
+            assert (await front.post("/v1/chat/completions", body)).status == 200
+        assert await front.metric("token_mismatches_total", tokens_from="local", model=MODEL) == 3
+        assert (await explained(front, messages=TURNS, **settings))["tokens_from"] == "pod"
+        row = await model_row(front)
+        assert (row["backend"], row["reason"]) == ("pod", "answers report other counts of prompt tokens")
+        answer = await front.post("/v1/chat/completions", body)
+        assert answer.json["usage"]["prompt_tokens"] == len(render_chat(TURNS, settings={"style": "short"}))
+        assert await front.metric("token_mismatches_total") == 3
+        del pod
+
+
+async def test_a_pod_that_is_silent_at_first_confirms_later(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.tokens.tokenizer._AGAIN_S", 0.05)
+    async with scripted(completions=says({"ok": True}), tokenize=says({}, 503)) as pod:
+        config = {"path": str(files)}
+        async with serving([pod], tokens=config, breaker={"failures": 1, "cooldown": 0.05}) as front:
+            await until(lambda: bool(asked(pod)))
+            assert (await model_row(front))["reason"] == "no pod has confirmed it yet"
+            pod.scripts["/tokenize"] = tokenizes
+
+            async def in_use() -> bool:
+                return bool((await model_row(front))["backend"] == "local")
+
+            await until(in_use)
+
+
+async def test_a_pod_that_cannot_tokenize_confirms_nothing(files: Path) -> None:
+    async with scripted(completions=says({"ok": True})) as pod, serving([pod], tokens={"path": str(files)}) as front:
+        await until(lambda: bool(asked(pod)))
+        assert (await front.explain("text"))["tokens_reason"] == "rejected"
+        assert (await model_row(front))["reason"] == "no pod has confirmed it yet"
+
+
+async def test_a_pod_that_refuses_a_probe_contradicts(files: Path) -> None:
+    async def texts_only(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=400) if "messages" in await request.json() else await tokenizes(request)
+
+    async with (
+        scripted(completions=says({"ok": True}), tokenize=texts_only) as pod,
+        serving([pod], tokens={"path": str(files)}) as front,
+    ):
+
+        async def contradicted() -> bool:
+            return "refuses the chat" in ((await model_row(front))["reason"] or "")
+
+        await until(contradicted)
+
+
+async def tokenizes(request: web.Request) -> web.StreamResponse:
+    question = await request.json()
+    if "prompt" in question:
+        ids = render_prompt(question["prompt"])
+    else:
+        generation = question.get("add_generation_prompt", True)
+        ids = render_chat(question["messages"], tools=question.get("tools"), add_generation_prompt=generation)
+    return web.json_response({"tokens": ids})
+
+
+async def test_a_reload_looks_again(files: Path) -> None:
+    async with fleet() as (front, pods):
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
+        await front.parts.reconfigure(configuration(pods, tokens={"path": str(files)}))
+
+        async def in_use() -> bool:
+            return bool((await model_row(front))["backend"] == "local")
+
+        await until(in_use)
+        assert (await explained(front, messages=TURNS))["tokens_from"] == "local"
+
+
+async def test_what_stands_before_an_image_is_matched(files: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    before = [{"role": "system", "content": "You look at pictures. " * 10}]
+    turns = [*before, {"role": "user", "content": [{"type": "text", "text": "What is this?"}, image]}]
+    async with local(files) as (front, (pod,)):
+        known = render_chat(before, add_generation_prompt=False)
+        await warm(pod, [*known, *range(2000, 2016)])
+        await front.settled(pod)
+        told = await explained(front, messages=turns)
+        assert (told["tokens_from"], told["tokens_reason"]) == ("local", "media")
+        assert told["tokens"] == len(known)
+        assert told["candidates"][0]["cached_tokens"]["any"] == len(known) // 16 * 16 > 0
+        assert not asked(pod)
+        await front.post("/v1/chat/completions", {"model": MODEL, "messages": turns})
+        assert await front.metric("prompts_total", tokens_from="local", reason="media") == 1
+
+
+async def test_a_long_prompt_is_tokenized_in_a_thread_and_a_short_one_is_not(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Callable[[], Any]] = []
+    async with local(files) as (front, _):
+        pool = front.parts.tokenizer._off_loop._pool
+        submit = pool.submit
+        monkeypatch.setattr(pool, "submit", lambda work: ran.append(work) or submit(work))
+        await front.explain("short")
+        assert not ran
+        long = "word " * 1000
+        assert (await front.explain(long))["tokens"] == len(render_prompt(long))
+        assert len(ran) == 1
+
+
+@asynccontextmanager
+async def rendering_once(files: Path, **tokens: Any) -> AsyncIterator[tuple[Front, SimulatedPod]]:
+    async with local(files, tokens={"render_once": True, **tokens}) as (front, (pod,)):
+
+        async def probed() -> bool:
+            return bool((await front.row(pod))["takes_token_ids"])
+
+        await until(probed)
+        pod.requests.clear()
+        yield front, pod
+
+
+async def test_a_pod_that_takes_ids_is_given_them(files: Path) -> None:
+    async with rendering_once(files) as (front, pod):
+        assert await front.metric("pod_takes_token_ids") == 1
+        body = {"model": MODEL, "messages": TURNS, "max_tokens": 1, "tools": TOOLS}
+        for number in range(8):
+            answer = await front.post("/v1/chat/completions", body, {"x-request-id": f"request-{number}"})
+            assert answer.json["usage"]["prompt_tokens"] == len(render_chat(TURNS, tools=TOOLS))
+        sent = [body.get("kv_transfer_params") for body in bodies(pod, "/v1/chat/completions")]
+        assert {"prompt_token_ids": render_chat(TURNS, tools=TOOLS)} in sent
+        assert await front.metric("rendered_once_total") == sum(params is not None for params in sent) >= 7
+
+
+async def test_now_and_then_a_pod_renders_so_that_its_count_can_be_compared(files: Path) -> None:
+    async with rendering_once(files) as (front, pod):
+        body = msgspec.json.encode({"model": MODEL, "messages": TURNS, "max_tokens": 1})
+        for number in range(160):
+            await front.post("/v1/chat/completions", body, {"x-request-id": f"request-{number}"})
+        without = sum("kv_transfer_params" not in body for body in bodies(pod, "/v1/chat/completions"))
+        assert 1 <= without <= 20
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": TURNS, "echo": True}),
+        ("/v1/completions", {"prompt": "a text"}),
+        ("/v1/completions", {"prompt": [1, 2, 3]}),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    *TURNS,
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
+                ]
+            },
+        ),
+    ],
+    ids=["echo", "text", "ids", "media"],
+)
+async def test_what_the_engine_has_to_render_itself_goes_without(
+    files: Path, path: str, fields: dict[str, Any]
+) -> None:
+    async with rendering_once(files) as (front, pod):
+        for number in range(3):
+            await front.post(path, {"model": MODEL, "max_tokens": 1, **fields}, {"x-request-id": f"request-{number}"})
+        assert all("kv_transfer_params" not in body for body in bodies(pod, path))
+
+
+async def test_a_pod_that_renders_whatever_it_is_told_is_given_nothing(files: Path) -> None:
+    chats: list[Any] = []
+
+    async def ignores(request: web.Request) -> web.Response:
+        chats.append(await request.json())
+        return web.json_response({"choices": [], "prompt_token_ids": [1, 2, 3]})
+
+    async with scripted(chat=ignores, tokenize=tokenizes) as pod, serving([pod], tokens={"render_once": True}) as front:
+        await until(lambda: bool(chats))
+        assert chats[0]["kv_transfer_params"]["prompt_token_ids"]
+        for number in range(3):
+            headers = {"x-request-id": f"request-{number}"}
+            assert (
+                await front.post("/v1/chat/completions", {"model": MODEL, "messages": TURNS}, headers)
+            ).status == 200
+        assert all("kv_transfer_params" not in chat for chat in chats[1:])
+        assert await front.metric("pod_takes_token_ids") == 0
+
+
+async def test_a_dead_tokenizer_costs_the_first_requests_their_deadline_and_no_others(files: Path) -> None:
+    async def silent(_: web.Request) -> web.StreamResponse:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    sections: Any = {"tokens": {"timeout": 0.2}, "breaker": {"failures": 2, "cooldown": 0.3}}
+    async with scripted(completions=says({"ok": True}), tokenize=silent) as pod, serving([pod], **sections) as front:
+        for number in range(2):
+            assert (await front.post("/v1/completions", text_body(f"text {number}"))).status == 200
+        assert await front.metric("prompts_total", reason="timeout") == 2
+        assert (await front.post("/v1/completions", text_body("text"))).status == 200
+        assert await front.metric("prompts_total", reason="breaker") == 1
+        assert await front.metric("pod_tokenizer_breaker_open") == 1
+        assert (await front.row(pod))["tokenizer"] == "open"
+        ready = await front.get("/ready")
+        assert (ready.status, ready.json["tokens"][MODEL]) == (200, "none: every pod has failed at it lately")
+        pod.scripts["/tokenize"] = tokenizes
+
+        async def back() -> bool:
+            return bool((await front.explain("text"))["tokens_from"] == "pod")
+
+        await until(back)
+        assert (await front.row(pod))["tokenizer"] == "closed"
