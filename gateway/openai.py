@@ -95,11 +95,11 @@ class Usage(NamedTuple):
 
 
 _NO_USAGE = Usage()
-_LONGEST_NAME = len('"completion')
+_LONGEST_NAME = len('"cache_creation_input')
 # An unescaped quote in front tells a field from the same text inside a generated string. Responses and messages count
-# input and output, completions prompt and completion.
+# input and output, completions prompt and completion. Of a message's prompt, what was cached counts apart.
 _COUNTS = re.compile(
-    rb'(?<!\\)"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])'
+    rb'(?<!\\)"((?:prompt|completion|output|cached|(?:cache_(?:read|creation)_)?input)_tokens)":\s?(\d{1,12})(?![\d.])'
 )
 
 
@@ -110,11 +110,11 @@ def usage(tail: Iterable[bytes]) -> Usage:
     if first < 0:
         return _NO_USAGE
     found = {name: int(count) for name, count in _COUNTS.findall(data, max(0, first - _LONGEST_NAME))}
-    return Usage(
-        found.get(b"prompt_tokens", found.get(b"input_tokens")),
-        found.get(b"completion_tokens", found.get(b"output_tokens")),
-        found.get(b"cached_tokens"),
-    )
+    prompt, cached = found.get(b"prompt_tokens", found.get(b"input_tokens")), found.get(b"cached_tokens")
+    read, created = found.get(b"cache_read_input_tokens"), found.get(b"cache_creation_input_tokens", 0)
+    if read is not None and prompt is not None:
+        prompt, cached = prompt + read + created, read
+    return Usage(prompt, found.get(b"completion_tokens", found.get(b"output_tokens")), cached)
 
 
 def error_body(error: GatewayError) -> bytes:

@@ -67,7 +67,7 @@ def difference(name: str, ours: Sequence[int], theirs: Sequence[int]) -> str:
         return ""
     pairs = enumerate(zip(ours, theirs, strict=False))
     at = next((i for i, (one, other) in pairs if one != other), min(len(ours), len(theirs)))
-    return f"{name}: {len(ours)} ids here, {len(theirs)} there, alike up to the {at}th"
+    return f"{name}: {len(ours)} ids here, {len(theirs)} there, of which the first {at} are alike"
 
 
 class Standing:

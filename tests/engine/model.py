@@ -17,14 +17,23 @@ VOCABULARY = 4096
 SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
 
 # Each turn is enclosed in special tokens, so that a turn's tokens do not depend on the turns around it.
-CHAT_TEMPLATE = (
-    "<s>"
-    "{%- if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif -%}"
-    "{%- for message in messages -%}"
-    "<|{{ message.role }}|>{{ message.content }}<|end|>"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt %}<|assistant|>{% endif -%}"
-)
+CHAT_TEMPLATE = """\
+<s>
+{%- if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif -%}
+{%- for message in messages -%}
+<|{{ message.role }}|>
+{%- if message.name %}{{ message.name }}: {% endif -%}
+{%- if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif -%}
+{{- message.content -}}
+{%- for call in message.tool_calls or [] -%}
+<call>{{ call.function.name }} {{ call.function.arguments | tojson }}</call>
+{%- endfor -%}
+<|end|>
+{%- endfor -%}
+{%- if add_generation_prompt %}<|assistant|>
+{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif -%}
+{%- endif -%}
+"""
 
 
 def make(directory: Path) -> None:

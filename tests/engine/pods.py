@@ -59,7 +59,7 @@ class Pod:
         self._engine = engine
         self._variables = dict(variables or {})
         self._leash: subprocess.Popen[bytes] | None = None
-        self._process_group = 0
+        self.process_group = 0
         self._log_start = 0
 
     @property
@@ -108,7 +108,7 @@ class Pod:
                 start_new_session=True,
             )
         assert self._leash.stdout is not None
-        self._process_group = int(self._leash.stdout.readline())
+        self.process_group = int(self._leash.stdout.readline())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return when the pod serves requests; PodFailedError, and the pod is gone, when it does not get there."""

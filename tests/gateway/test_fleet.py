@@ -54,6 +54,7 @@ async def supervised(*pods: Any, interval: float = 0.02) -> AsyncIterator[Superv
             subscribe=subscribe,
             metrics=found.metrics,
             poll=poll,
+            follow=lambda _: asyncio.sleep(0),
         )
         task = asyncio.create_task(parts.run())
         yield found

@@ -163,8 +163,10 @@ async def test_health_ready_and_the_metrics_page_answer() -> None:
         ready = await front.get("/ready")
         assert (ready.status, ready.json) == (
             200,
-            {"ready": True, "draining": False, "pods": {pod.url.removeprefix("http://"): "ready"}},
+            {"ready": True, "draining": False, "pods": {pod.url.removeprefix("http://"): "ready"}}
+            | {"tokens": ready.json["tokens"]},
         )
+        assert list(ready.json["tokens"]) == [MODEL]
         assert await front.metric("pod_ready") == 1
         assert await front.metric("build_info") == 1
         assert await front.metric("ttft_seconds_count", model=MODEL, pull="none") == 1
