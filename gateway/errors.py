@@ -169,6 +169,7 @@ class NotHere(PodError):
 
 
 class PodRejected(PodError):
-    """The pod answered something that this gateway cannot use."""
+    """The pod answered something that this gateway cannot use. `offered` false: it does not have what was asked for."""
 
     retryable = False
+    offered = True

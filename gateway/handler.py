@@ -223,7 +223,7 @@ class Handler:
         if isinstance(body, Upload):
             length = body.length
         elif body:
-            ids = self.tokenizer.render_once.ids(pod, ask.request_id, ask.peek, ask.prompt)
+            ids = self.tokenizer.ids_to_send(pod, ask.request_id, ask.peek, ask.prompt)
             if ids is not None:
                 self._metrics.rendered_once.labels(pod.name).inc()
             record.rendered_once = ids is not None

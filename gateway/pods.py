@@ -99,6 +99,7 @@ class Pod:
         self.restored: Restored | None = None
         self.in_flight: dict[int, InFlight] = {}
         self.takes_token_ids = False
+        self.renders: bool | None = None  # None: not asked yet
         self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
         self.p2p = p2p
         self._breaker_config = breaker
@@ -120,7 +121,7 @@ class Pod:
         self.streams = {rank: EventStream() for rank in ranks}
         self._progress = {rank: Progress() for rank in ranks}
         self.stalled = False
-        self.takes_token_ids = False
+        self.takes_token_ids, self.renders = False, None
         self.breaker = Breaker(failures=self._breaker_config.failures, cooldown=self._breaker_config.cooldown)
         self.suspect = False
         self.state, self.reason = "ready", ""

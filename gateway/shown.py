@@ -71,6 +71,7 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
         "p2p": pod.p2p and join_address(*pod.p2p),
         "breaker": pod.breaker.state(pods.clock()),
         "takes_token_ids": pod.takes_token_ids,
+        "renders": pod.renders,
         "cannot_pull_from": pods.agreement.of(pod.name),
         "cached_blocks": blocks,
         **_over_ranks(ranks),

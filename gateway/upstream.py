@@ -16,6 +16,7 @@ from gateway.errors import PodDisconnected, PodError, PodRejected, PodTimeout, P
 from gateway.wire import ConnectError, WireError
 
 T = TypeVar("T")
+_NOT_OFFERED = frozenset({403, 404, 405, 501})
 _AT_ONCE_BYTES = 1024 * 1024  # more than this aiohttp writes, and warns of, in one go; of a file in pieces
 
 
@@ -77,10 +78,13 @@ class PodApi:
             pod_io(where, deadline=deadline),
             self._session.request(method, where, data=data, headers=headers) as answer,
         ):
-            if answer.status >= 500:
-                raise PodUnavailable(f"{where} answered {answer.status}", code="pod_unavailable")
+            told = f"{where} answered {answer.status}"
+            if answer.status >= 500 and answer.status not in _NOT_OFFERED:
+                raise PodUnavailable(told, code="pod_unavailable")
             if answer.status != 200:
-                raise PodRejected(f"{where} answered {answer.status}", code="pod_rejected")
+                rejected = PodRejected(told, code="pod_rejected")
+                rejected.offered = answer.status not in _NOT_OFFERED
+                raise rejected
             return await answer.read()
 
 

@@ -1,7 +1,7 @@
 """What is cached where: pure, exact, and fast under any stream of KV-cache events."""
 
 from index.audit import Audit, Counted
-from index.block_hash import block_keys, root_key, salt_extra
+from index.block_hash import Media, block_keys, media_extras, root_key, salt_extra
 from index.events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, DecodeError, Event, Tier, decode_batch
 from index.holdings import Publisher
 from index.match import Cached
@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "IndexStats",
     "Loader",
+    "Media",
     "Publisher",
     "RadixIndex",
     "Sequence",
@@ -35,6 +36,7 @@ __all__ = [
     "decode_batch",
     "dump",
     "load",
+    "media_extras",
     "root_key",
     "salt_extra",
 ]

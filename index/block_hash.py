@@ -14,7 +14,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -64,6 +64,28 @@ def extra_bytes(values: Sequence[Any]) -> bytes:
 def salt_extra(cache_salt: str) -> bytes:
     """What a request's `cache_salt` adds to its first block, where the block holds no media as well."""
     return extra_bytes([cache_salt])
+
+
+class Media(NamedTuple):
+    """What is no text in a prompt: `length` tokens from `offset` on stand for it."""
+
+    identifier: str
+    offset: int
+    length: int
+
+
+def media_extras(media: Sequence[Media], block_size: int, cache_salt: str | None) -> dict[int, bytes]:
+    """`extras` of a prompt's blocks: of each block the media that touch it, with where they begin seen from its start.
+
+    `media` lie one behind the other. O(blocks that they touch). As in vLLM (`v1/core/kv_cache_utils.py`, 0.32).
+    """
+    values: dict[int, list[Any]] = {}
+    for identifier, offset, length in media:
+        for block in range(offset // block_size, (offset + length - 1) // block_size + 1):
+            values.setdefault(block, []).append((identifier, offset - block * block_size))
+    if cache_salt:
+        values.setdefault(0, []).append(cache_salt)
+    return {block: extra_bytes(found) for block, found in values.items()}
 
 
 def event_extras(extra_keys: Sequence[Any] | None, lora_name: str | None) -> dict[int, bytes] | None:

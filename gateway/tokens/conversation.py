@@ -58,6 +58,11 @@ def conversation(messages: Iterable[Message], form: ContentFormat, *, developer:
     return _one_system_message([_as_system(message) for message in shaped])
 
 
+def before_media(messages: Iterable[Message]) -> int | None:
+    """How many messages stand before the first that is not all text; None: all are. Linear."""
+    return next((number for number, message in enumerate(messages) if _holds_media(message)), None)
+
+
 def marked(messages: Iterable[Message], form: ContentFormat, mark: str) -> list[Message]:
     """The messages with `mark` where something that is not text begins, as text. Linear.
 
@@ -73,11 +78,17 @@ def tools(offered: Iterable[Message]) -> list[Message]:
 
 
 def _marked(message: Message, form: ContentFormat, mark: str) -> Message:
-    parts = message.get("content")
-    if not isinstance(parts, list) or not any(map(_is_media, parts)):
+    if not _holds_media(message):
         return message
     text = {"type": "text", "text": mark}
-    return message | {"content": [text if _is_media(part) else part for part in parts] if form == "openai" else [text]}
+    if form == "string":
+        return message | {"content": [text]}
+    return message | {"content": [text if _is_media(part) else part for part in message["content"]]}
+
+
+def _holds_media(message: Message) -> bool:
+    parts = message.get("content")
+    return isinstance(parts, list) and any(map(_is_media, parts))
 
 
 def _is_media(part: Json) -> bool:

@@ -24,15 +24,21 @@ from gateway.tokens.chat import EngineChat
 from gateway.tokens.local import Local, LocalTokenizer
 from gateway.tokens.model_files import FilesMissing, ModelFiles, find_model, read_text
 from gateway.tokens.off_loop import OffLoop
-from gateway.tokens.pod_backend import PodBackend, Pods, Unanswered
+from gateway.tokens.pod_backend import PodBackend, Pods, Unanswered, tokenize
 from gateway.tokens.probes import PROBES, Probe, Standing, difference
 from gateway.tokens.prompt import TokenIds
 from gateway.tokens.questions import body_key, converted_question, text_question
+from gateway.tokens.refusal import Reason, Refused
 
 _log = structlog.get_logger("gateway.tokens")
 _PROBE_S = 10.0  # a pod that has just come up may still be busy with itself
 _LARGE = 1 << 20  # what is loaded or probed goes to a thread whatever its size
 _BYTES_PER_TOKEN = 16  # text, ids, block keys, and the ids as they are sent
+
+# Why a prompt is not made here, and a pod may know it all the same.
+_POD_MAY_KNOW: frozenset[Reason | None] = frozenset(
+    {"engine-renders", "invalid", "media", "no-files", "no-template", "template", "tokenizer", "untrusted-template"}
+)
 
 Backend = Literal["local", "pod", "none"]
 
@@ -83,10 +89,10 @@ class LocalModels:
         model = self._models.get(base)
         return base, model.serves if model is not None else None
 
-    @property
-    def asks_pods(self) -> bool:
-        """Whether pods are asked where there is no tokenizer here."""
-        return self._settings.backend != "local"
+    def require_pod(self, reason: Reason | None) -> None:
+        """Raises Refused with the `reason` for which a prompt is not made here, where no pod is to be asked for it."""
+        if self._settings.backend == "local" or reason not in _POD_MAY_KNOW:
+            raise Refused(reason or "invalid", "")
 
     def compared(self, base: str, *, equal: bool) -> bool:
         """An answer told how many prompt tokens there were; whether this ended the model's being tokenized here."""
@@ -172,7 +178,7 @@ class LocalModels:
         prompt = probe.prompt
         question = text_question(prompt, Peek(), base) if isinstance(prompt, str) else converted_question(prompt, base)
         deadline = asyncio.get_running_loop().time() + _PROBE_S
-        return await self._pods.ids(question, body_key(question, pod.name), lambda: [pod], deadline)
+        return await self._pods.ids(tokenize(question), body_key(question, pod.name), lambda: [pod], deadline)
 
     def _refusal(self, model: _Model) -> str:
         """Why a model is not tokenized here; empty: it is."""
@@ -191,7 +197,7 @@ class LocalModels:
         refusal = self._refusal(model)
         if not refusal:
             return "local", next((verdict for verdict in model.verdicts.values() if verdict), "")
-        return ("pod" if self.asks_pods else "none"), refusal
+        return ("none" if self._settings.backend == "local" else "pod"), refusal
 
     def _tell(self, base: str, model: _Model) -> None:
         now = backend, why = self._standing(model)

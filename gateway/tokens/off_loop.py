@@ -27,10 +27,11 @@ class OffLoop:
         self._most = threads * _WAITING_PER_THREAD
         self._under_way = 0
 
-    async def run(self, size: int, work: Callable[[], T]) -> T:
-        """What `work` returns or raises; `size` in bytes decides where it runs. Raises `Refused` ("saturated").
+    async def run(self, size: int, work: Callable[[], T], deadline: float | None = None) -> T:
+        """What `work` returns or raises; `size` in bytes decides where it runs.
 
-        A caller that is cancelled leaves: work that has not begun is dropped, other work ends in its thread.
+        Raises `Refused` ("saturated"; "timeout" at `deadline`, the loop's time). A caller that is cancelled leaves:
+        work that has not begun is dropped, other work ends in its thread.
         """
         if size <= _INLINE_BYTES:
             return work()
@@ -40,7 +41,11 @@ class OffLoop:
         future = self._pool.submit(work)
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: _tell(loop, self._ended))
-        return await asyncio.wrap_future(future)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise Refused("timeout", "the prompt was not tokenized in time") from None
 
     def close(self) -> None:
         """Work that has not begun is dropped; does not wait for the rest."""

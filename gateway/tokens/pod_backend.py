@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,6 +25,7 @@ from gateway.pods import Pod
 from gateway.tokens.prompt import TokenIds
 from gateway.tokens.refusal import Reason
 from gateway.upstream import PodApi, decoded
+from index import Media
 
 Pods = Callable[[], Sequence[Pod]]
 """Who could be asked, if there is something to ask."""
@@ -42,6 +44,68 @@ class Unanswered(Exception):
 
 class _Answer(Struct):
     tokens: list[int]
+
+
+class _Placeholder(Struct):
+    offset: int
+    length: int
+
+
+class _Features(Struct):
+    mm_hashes: dict[str, list[str]]
+    mm_placeholders: dict[str, list[_Placeholder]]
+
+
+class _Rendered(Struct):
+    token_ids: list[int]
+    features: _Features | None = None
+
+
+class Question(NamedTuple):
+    """What is posted to a pod, where, and what reads its answer (with the pod's URL; raises PodRejected).
+
+    `renders`: it goes to an endpoint that only some pods have.
+    """
+
+    body: bytes
+    path: str
+    read: Callable[[bytes, str], TokenIds]
+    renders: bool = False
+
+
+def tokenize(body: bytes) -> Question:
+    """`POST /tokenize`: a text or a chat."""
+    return Question(body, "/tokenize", lambda answer, url: _ids(decoded(answer, _Answer, url).tokens, url))
+
+
+def render(body: bytes, path: str) -> Question:
+    """The request itself, for a pod that renders (vLLM's `--enable-scale-out`, 0.32): ids, and where its media are."""
+    return Question(body, f"{path}/render", _rendered, renders=True)
+
+
+def _rendered(answer: bytes, url: str) -> TokenIds:
+    told = decoded(answer, _Rendered, url)
+    ids = _ids(told.token_ids, url)
+    if told.features is not None:
+        hashes, places = told.features.mm_hashes, told.features.mm_placeholders
+        ids.media = tuple(
+            sorted(
+                (
+                    Media(identifier, place.offset, place.length)
+                    for modality, identifiers in hashes.items()
+                    for identifier, place in zip(identifiers, places.get(modality, ()), strict=False)
+                ),
+                key=lambda media: media.offset,
+            )
+        )
+    return ids
+
+
+def _ids(tokens: list[int], url: str) -> TokenIds:
+    try:
+        return TokenIds("I", tokens)
+    except OverflowError as error:
+        raise PodRejected(f"{url}: a token id out of range", code="pod_rejected") from error
 
 
 class _Asked:
@@ -79,7 +143,7 @@ class PodBackend:
         """The pod is new, or another than before."""
         self._asked.pop(pod, None)
 
-    async def ids(self, question: bytes, key: bytes, pods: Pods, deadline: float) -> TokenIds:
+    async def ids(self, question: Question, key: bytes, pods: Pods, deadline: float) -> TokenIds:
         """The answer to a question, `key` being what makes it equal to others, by `deadline` (the loop's time)."""
         while (flying := self._answers.get(key)) is not None:
             try:
@@ -103,7 +167,7 @@ class PodBackend:
                 answer.set_result(None)  # its client left: whoever waits asks for itself
         return ids
 
-    async def _told(self, question: bytes, pods: Pods, deadline: float) -> TokenIds:
+    async def _told(self, question: Question, pods: Pods, deadline: float) -> TokenIds:
         tried: set[str] = set()
         while True:
             pod, asked = await self._place(pods, tried, deadline)
@@ -111,20 +175,22 @@ class PodBackend:
             last = len(tried) == _PODS_ASKED or len(pods()) == 1
             try:
                 return await self._call(pod, asked, question, deadline, last=last)
-            except PodRejected:
+            except PodRejected as error:
+                if not error.offered and question.renders:
+                    pod.renders = False
                 raise Unanswered("rejected") from None  # the question is at fault: another pod would say the same
             except PodError as error:
                 if last:
                     raise Unanswered("timeout" if isinstance(error, PodTimeout) else "unreachable") from None
 
-    async def _call(self, pod: Pod, asked: _Asked, question: bytes, deadline: float, *, last: bool) -> TokenIds:
+    async def _call(self, pod: Pod, asked: _Asked, question: Question, deadline: float, *, last: bool) -> TokenIds:
         now = asyncio.get_running_loop().time()
         left = max(0.0, deadline - now)
         trial = asked.breaker.began(self._clock())
         try:
             # One that is silent must leave the next one time to answer.
-            body = await self._api.post(pod.url, "/tokenize", question, timeout=left if last else left / 2)
-            ids = _ids(decoded(body, _Answer, pod.url).tokens, pod)
+            timeout = left if last else left / 2
+            ids = question.read(await self._api.post(pod.url, question.path, question.body, timeout=timeout), pod.url)
         except PodRejected:
             asked.breaker.succeeded(trial=trial)
             raise
@@ -138,6 +204,8 @@ class PodBackend:
             asked.under_way -= 1
             self._next()
         asked.breaker.succeeded(trial=trial)
+        if question.renders:
+            pod.renders = True
         return ids
 
     async def _place(self, pods: Pods, tried: set[str], deadline: float) -> tuple[Pod, _Asked]:
@@ -186,10 +254,3 @@ class PodBackend:
             breaker = Breaker(failures=self._breaker.failures, cooldown=self._breaker.cooldown)
             asked = self._asked[pod.name] = _Asked(breaker)
         return asked
-
-
-def _ids(tokens: list[int], pod: Pod) -> TokenIds:
-    try:
-        return TokenIds("I", tokens)
-    except OverflowError as error:
-        raise PodRejected(f"{pod.url}: a token id out of range", code="pod_rejected") from error

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.openai import Peek
 from gateway.tokens.refusal import Reason
-from index import block_keys, root_key, salt_extra
+from index import Media, block_keys, media_extras, root_key
 
 if TYPE_CHECKING:
     _Array = array[int]
@@ -21,7 +21,12 @@ _PIECE = 4096  # ids that are written as JSON together, and kept so
 
 
 class TokenIds(_Array):
-    """Unsigned 32-bit ids, type code "I"; a prompt that comes again brings the block keys that were made of it."""
+    """Unsigned 32-bit ids, type code "I"; a prompt that comes again brings the block keys that were made of it.
+
+    `media`: what stands in it beside text, in order.
+    """
+
+    media: tuple[Media, ...] = ()
 
     def __init__(self, *_: object) -> None:
         self._keys: dict[tuple[str, int, str | None], array[int]] = {}
@@ -52,7 +57,7 @@ class TokenIds(_Array):
         if made:
             made.extend(block_keys(self[len(made) * block_size :], block_size, made[-1]))
             return made
-        extras = {0: salt_extra(salt)} if salt else None
+        extras = media_extras(self.media, block_size, salt) if self.media or salt else None
         return array("Q", block_keys(self, block_size, root_key(namespace, block_size), extras))
 
     def as_json(self) -> bytes:

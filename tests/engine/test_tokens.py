@@ -149,12 +149,12 @@ def test_what_is_predicted_of_prompts_made_here_is_reported(
     assert reused >= 15
 
 
-def first_token(url: str, body: dict[str, Any]) -> tuple[float, list[Any]]:
+def first_token(url: str, body: dict[str, Any]) -> tuple[float, str]:
     """Seconds to the first event with content, and the text."""
     request = urllib.request.Request(
         url + CHAT, data=json.dumps({**body, "stream": True}).encode(), headers={"content-type": "application/json"}
     )
-    began, first, said = time.monotonic(), 0.0, []
+    began, first, said = time.monotonic(), 0.0, ""
     with urllib.request.urlopen(request, timeout=60) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
@@ -162,7 +162,7 @@ def first_token(url: str, body: dict[str, Any]) -> tuple[float, list[Any]]:
             delta = json.loads(line[6:])["choices"][0]["delta"]
             if delta.get("content"):
                 first = first or time.monotonic()
-                said.append(delta["content"])
+                said += delta["content"]
     return first - began, said
 
 

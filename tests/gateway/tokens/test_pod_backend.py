@@ -10,7 +10,7 @@ import pytest
 from config.schema import Breaker, PodConfig, Tokens
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable
 from gateway.pods import Model, Pod
-from gateway.tokens.pod_backend import PodBackend, Unanswered
+from gateway.tokens.pod_backend import PodBackend, Unanswered, tokenize
 from gateway.upstream import PodApi
 from tests.gateway.fleet import until
 
@@ -46,7 +46,7 @@ def backend(api: Api, clock: Callable[[], float] = lambda: 0.0, **settings: Any)
 
 def asks(tokens: PodBackend, question: bytes, pods: Sequence[Pod], seconds: float = 30.0) -> "asyncio.Task[Any]":
     deadline = asyncio.get_running_loop().time() + seconds
-    return asyncio.create_task(tokens.ids(question, question, lambda: pods, deadline))
+    return asyncio.create_task(tokens.ids(tokenize(question), question, lambda: pods, deadline))
 
 
 async def refused(task: "asyncio.Task[Any]") -> str:
