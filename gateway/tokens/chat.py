@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -32,6 +32,9 @@ class ChatFields(Struct, frozen=True, kw_only=True):
 
     The defaults are the engine's. Meant to be decoded from the body itself.
     """
+
+    ordered: ClassVar[bool] = False
+    """Whether the messages did not pass through the engine's request model, which orders the keys of calls."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -79,6 +82,7 @@ class ChatRenderer:
             ask.messages,
             template.content_format if form == "auto" else "openai" if form == "openai" else "string",
             developer=template.knows_developer,
+            ordered=ask.ordered,
         )
         open_end = variables.pop("continue_final_message", False)
         seen = {

@@ -10,8 +10,10 @@ Reason = Literal[
     "media",  # the prompt's tokens depend on images, audio or video
     "no-template",  # there is no chat template
     "saturated",  # too many prompts wait for a thread
+    "stored-response",  # the prompt goes on from a response that a pod keeps
     "template",  # the template refused the conversation, failed or took too long
     "tokenizer",  # the tokenizer refused the text
+    "truncated",  # the engine cuts the prompt off where it is too long
     "untrusted-template",  # the request brings its own template
 ]
 
