@@ -11,6 +11,7 @@ harmony messages. What is particular about it:
 - Tools that are not functions are shown as functions where there is a way, and left out otherwise.
 - The messages do not pass through the request model of a chat completion, which brings the keys of calls into its own
   order. Templates that print a call as JSON show the difference.
+- Template arguments that are null reach the template, unless the server has default ones.
 - The prompt is tokenized with the special tokens that surround it, even where the template brings them along.
 - Of an earlier response, calls and reasoning are not repeated.
 
@@ -61,9 +62,10 @@ class ResponsesFields(Struct, frozen=True, kw_only=True):
 
 
 class ResponseChat(ChatFields, frozen=True, kw_only=True):
-    """A chat whose messages reach the template in the order of keys that they have here."""
+    """A chat whose messages and template arguments reach the template as they are here."""
 
     ordered: ClassVar[bool] = True
+    keeps_null: ClassVar[bool] = True
 
 
 def chat_fields(ask: ResponsesFields, *, earlier: Sequence[Message] | None = None) -> ChatFields:
@@ -123,10 +125,10 @@ def _messages(items: Iterable[Message]) -> list[Message]:
 
 
 def _add_message(messages: list[Message], item: Message) -> None:
-    unchecked = "type" not in item and isinstance(item.get("id"), str)
-    if not unchecked and item.get("role") not in _ROLES:
+    role, unchecked = item.get("role"), "type" not in item and isinstance(item.get("id"), str)
+    if not isinstance(role, str) or (not unchecked and role not in _ROLES):
         raise Refused("invalid", "a message of an unknown role")
-    text = _answer(item, unchecked=unchecked) if item.get("role") == "assistant" else None
+    text = _answer(item, unchecked=unchecked) if role == "assistant" else None
     if text is not None:
         _add_to_answer(messages, "content", text)
         return

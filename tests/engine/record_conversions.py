@@ -1,4 +1,4 @@
-"""Record tests/data/golden/converted_prompts.json: the prompts that vLLM makes of responses and messages.
+"""Record tests/data/golden/converted_prompts.json: the prompts that vLLM makes of other bodies than chats.
 
 Run with the engine environment's Python from the checkout: `python -m tests.engine.record_conversions`. No pod and no
 model are needed: vLLM's request models, its conversion and its renderer are called directly, with a tokenizer that
@@ -14,10 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.embed.io_processor import EmbedIOProcessor
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs import tokens_input
@@ -25,10 +27,21 @@ from vllm.renderers.hf import HfRenderer
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from tests.engine.record_prompts import MODEL, tokenizer_with
-from tests.gateway.tokens.converted import HABITS_OF, MESSAGES, RESPONSES, SHOWN_WITH, STORED
+from tests.gateway.tokens.converted import (
+    DEFAULTS,
+    EMBEDDINGS,
+    EVERYTHING,
+    HABITS_OF,
+    MESSAGES,
+    RESPONSES,
+    SHOWN_WITH,
+    STORED,
+)
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden" / "converted_prompts.json"
-_MODEL = SimpleNamespace(**vars(MODEL), max_model_len=1 << 20, is_encoder_decoder=False)
+_MODEL = SimpleNamespace(
+    **vars(MODEL), max_model_len=1 << 20, is_encoder_decoder=False, encoder_config=None, pooler_config=None
+)
 
 
 class _Renderer(HfRenderer):
@@ -52,7 +65,7 @@ class _Renderer(HfRenderer):
 class Engine:
     """A server's conversion for one template."""
 
-    def __init__(self, template: str) -> None:
+    def __init__(self, template: str, defaults: dict[str, Any] | None = None) -> None:
         self._renderer = _Renderer(template)
         self._online = OnlineRenderer(
             _MODEL,
@@ -62,6 +75,7 @@ class Engine:
             chat_template_content_format="auto",
             enable_auto_tools=True,
             tool_parser="hermes",
+            default_chat_template_kwargs=defaults,
         )
         serving = AnthropicServingMessages.__new__(AnthropicServingMessages)
         serving.online_renderer = self._online
@@ -98,6 +112,27 @@ class Engine:
             return None
         return made[1][0]["prompt"], self._renderer.add_special_tokens is True
 
+    def embedding(self, body: dict[str, Any]) -> list[tuple[str | list[int], bool]] | None:
+        """The prompts, each with whether it gets special tokens."""
+        pooling = EmbedIOProcessor.__new__(EmbedIOProcessor)
+        pooling.model_config, pooling.renderer = _MODEL, self._renderer
+        pooling.chat_template, pooling.chat_template_content_format = None, "auto"
+        pooling.trust_request_chat_template = False
+        pooling.template_kwargs = pooling.tool_dicts = None
+        try:
+            request = TypeAdapter(EmbeddingRequest).validate_python(copy.deepcopy(body))
+            context = {"request": request, "pooling_params": None, "lora_request": None, "priorities": None}
+            asked = pooling.get_request_factory_online(SimpleNamespace(**context, prompt_extras=None))
+            return [(self._embedded(one), one["tok_params"].add_special_tokens) for one in asked]
+        except _REFUSALS:
+            return None
+
+    def _embedded(self, asked: Any) -> str | list[int]:
+        if "conversations" in asked:
+            return str(self._renderer.render_messages(asked["conversations"], asked["chat_params"])[1]["prompt"])
+        given = asked["prompts"]
+        return list(given["prompt_token_ids"]) if "prompt_token_ids" in given else str(given["prompt"])
+
 
 # What the server answers with an error, meant or not: a list that is empty where the conversion takes its first part.
 _REFUSALS = (ValidationError, VLLMValidationError, ValueError, TypeError, AttributeError, IndexError, AssertionError)
@@ -115,6 +150,9 @@ def main() -> None:
             special = {one[1] for one in made.values() if one is not None}
             found["special"][endpoint] = sorted(special | set(found["special"][endpoint]))
     found["stored"] = _stored(engines["everything"])
+    with_defaults = Engine(EVERYTHING, DEFAULTS).response(RESPONSES["arguments that are null"])
+    found["with defaults"] = with_defaults[0] if with_defaults else None
+    found["embeddings"] = {kind: engines["qwen-3"].embedding(body) for kind, body in EMBEDDINGS.items()}
     probed = {name: Engine(template) for name, template in HABITS_OF.items()}
     found["habits"] = {name: [engine.joins_system, engine.disabled_effort] for name, engine in probed.items()}
     GOLDEN.write_text(json.dumps(found, indent=0) + "\n")
@@ -123,7 +161,6 @@ def main() -> None:
 def _stored(engine: Engine) -> list[str]:
     """The prompts of one response after the other, each going on from the one before it."""
     from openai.types.responses import ResponseOutputItem  # noqa: PLC0415
-    from pydantic import TypeAdapter  # noqa: PLC0415
 
     prompts, earlier, output = [], None, None
     for body, answered in STORED:

@@ -1,4 +1,4 @@
-"""Bodies of responses and messages, of every kind that changes a prompt, and the templates that they are shown with."""
+"""Bodies of responses, messages and embeddings, of every kind that changes a prompt, and templates to show them."""
 
 from typing import Any
 
@@ -37,6 +37,8 @@ CHAT_CALL = {
     "own": 1,
     "function": {"arguments": '{"x": 1}', "name": "f", "own": 2},
 }
+NULLS = {"enable_thinking": None, "thinking": "auto", "tools": None, "reasoning_effort": None}
+DEFAULTS = {"enable_thinking": "d"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "d", "format": {"type": "text"}}
 CRM = {
     "type": "namespace",
@@ -154,6 +156,8 @@ RESPONSES: dict[str, dict[str, Any]] = {
             {"id": "m", "role": "tool", "content": "r", "tool_call_id": "c"},
         ]
     },
+    "an answer that is null": {"input": [USER, EASY | {"id": "m", "content": None}, EASY]},
+    "an id without a role": {"input": [USER, {"id": "m", "content": "x"}]},
     "an answer without text and type": {"input": [USER, EASY | {"id": "m", "content": [{"type": "refusal"}]}]},
     "an answer of text parts without a type": {"input": [USER, EASY | {"id": "m", "content": ["x"]}]},
     "a type of null": {"input": [USER | {"type": None}]},
@@ -180,6 +184,8 @@ RESPONSES: dict[str, dict[str, Any]] = {
         "reasoning": {"effort": "low"},
         "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "max", "add_generation_prompt": False},
     },
+    "arguments that are null": {"input": "Hi", "chat_template_kwargs": NULLS},
+    "arguments that are null, and tools": {"input": "Hi", "chat_template_kwargs": NULLS, "tools": [WEATHER]},
     "a prompt template": {"input": "Hi", "prompt": {"id": "x"}},
     "an output format": {
         "input": "Hi",
@@ -349,7 +355,38 @@ MESSAGES: dict[str, dict[str, Any]] = {
         "thinking": {"type": "disabled"},
         "chat_template_kwargs": {"enable_thinking": True, "thinking": True},
     },
+    "arguments that are null": {"messages": [ASKS], "chat_template_kwargs": NULLS},
     "an answer begun": {"messages": [ASKS, {"role": "assistant", "content": "The answer is "}]},
+}
+
+EMBEDDINGS: dict[str, dict[str, Any]] = {
+    "text": {"input": " one "},
+    "no text": {"input": ""},
+    "texts": {"input": ["one", ""]},
+    "ids": {"input": [1, 2]},
+    "lists of ids": {"input": [[1, 2], [3]]},
+    "no special tokens": {"input": ["one"], "add_special_tokens": False},
+    "messages": {"messages": [ASKS]},
+    "messages in parts": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [TEXT, TEXT]}]},
+    "conversations": {"messages": [[ASKS], [ASKS, ANSWERS]]},
+    "messages as the input": {"input": [ASKS, ANSWERS]},
+    "conversations as the input": {"input": [[ASKS], [ANSWERS]]},
+    "arguments of the template": {
+        "messages": [ASKS],
+        "add_generation_prompt": True,
+        "add_special_tokens": True,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "high",
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    },
+    "continued": {"messages": [ASKS, ANSWERS], "continue_final_message": True},
+    "an own template": {"messages": [ASKS], "chat_template": "x"},
+    "padding that is none": {"input": "one", "padding": "do_not_pad"},
+    "nothing": {},
+    "no input": {"input": None},
+    "a number": {"input": 5},
+    "texts and ids": {"input": ["one", [1]]},
+    "texts as messages": {"messages": ["one"]},
 }
 
 STORED: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
