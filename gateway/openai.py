@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from gateway.errors import GatewayError, RequestError
 
 T = TypeVar("T")
-PromptKind = Literal["chat/completions", "completions"]
+PromptKind = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # no JSON, but engines read past it
 
 

@@ -50,7 +50,8 @@ class Endpoint(NamedTuple):
 OTHER = Endpoint("/v1/{path:.*}", (), reads="any")
 CHAT = Endpoint("/v1/chat/completions", placed="prefix", prompt="chat/completions")
 COMPLETIONS = Endpoint("/v1/completions", placed="prefix", prompt="completions")
-RESPONSES = Endpoint("/v1/responses", placed="response", why="unsupported")
+RESPONSES = Endpoint("/v1/responses", placed="response", prompt="responses", why="stored-response")
+MESSAGES = Endpoint("/v1/messages", placed="prefix", prompt="messages", errors="anthropic")
 ENDPOINTS = (
     CHAT,
     COMPLETIONS,
@@ -58,7 +59,7 @@ ENDPOINTS = (
     Endpoint("/v1/responses/{id}", (*_GET, hdrs.METH_DELETE), reads="any", placed="response", computes=False),
     Endpoint("/v1/responses/{id}/cancel", reads="any", placed="response", computes=False),
     Endpoint("/v1/responses/{id}/input_items", _GET, reads="any", placed="response", computes=False),
-    Endpoint("/v1/messages", why="unsupported", errors="anthropic"),
+    MESSAGES,
     Endpoint("/v1/messages/count_tokens", errors="anthropic", computes=False),
     Endpoint("/v1/embeddings"),
     Endpoint("/v1/score"),

@@ -29,7 +29,7 @@ class Understanding:
 
     async def ask(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
         """What a request comes to, its prompt tokenized where it is known how."""
-        if endpoint.prompt is None or isinstance(body, Upload):
+        if endpoint.prompt is None or isinstance(body, Upload) or _goes_on(endpoint, body):
             return await self._by_load(request, endpoint, body)
         peek = openai.peek(body)
         model = _required(self._model(request, peek.model))
@@ -85,6 +85,11 @@ async def _named(request: web.Request, body: Body) -> Named:
     if request.content_type != "multipart/form-data" or hdrs.CONTENT_ENCODING in request.headers:
         return Named()
     return Named(model=bodies.form_model(request.headers[hdrs.CONTENT_TYPE], await body.head()))
+
+
+def _goes_on(endpoint: Endpoint, body: bytes) -> bool:
+    """Whether the prompt begins with what only a pod keeps."""
+    return endpoint.placed == "response" and openai.named(body).previous_response_id is not None
 
 
 def _required(model: str | None) -> str:

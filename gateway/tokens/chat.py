@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,11 @@ class ChatFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The defaults are the engine's. Meant to be decoded from the body itself.
     """
+
+    ordered: ClassVar[bool] = False
+    """Whether the messages did not pass through the engine's request model, which orders the keys of calls."""
+    keeps_null: ClassVar[bool] = False
+    """Whether template arguments that are null are given to the template where the server has no defaults of its own."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -77,7 +82,9 @@ class ChatRenderer:
             raise Refused("invalid", "an unknown reasoning_effort")
         variables = self._variables(ask)
         template = self._template(ask, variables)
-        messages = shapes.conversation(ask.messages, self._form(template), developer=template.knows_developer)
+        messages = shapes.conversation(
+            ask.messages, self._form(template), developer=template.knows_developer, ordered=ask.ordered
+        )
         open_end = variables.pop("continue_final_message", False)
         seen = {
             name: value
@@ -117,7 +124,10 @@ class ChatRenderer:
         if ask.reasoning_effort is not None and "enable_thinking" not in own:
             asked["enable_thinking"] = ask.reasoning_effort != "none"
         defaults = shapes.merged(self._engine.template_kwargs, {"tools": self._tools(ask)})
-        variables = shapes.merged(defaults, shapes.merged(own, asked))
+        given = shapes.merged(own, asked)
+        variables = shapes.merged(defaults, given)
+        if ask.keeps_null and not self._engine.template_kwargs:
+            variables = given | variables
         if variables.get("tokenize") or variables.get("return_assistant_tokens_mask"):
             raise Refused("invalid", "chat_template_kwargs that change what a rendering is")
         if not variables.keys().isdisjoint({"conversation", "messages", "self"}):

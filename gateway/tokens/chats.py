@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.openai import Peek, PromptKind
 from gateway.pods import Pod
+from gateway.tokens import anthropic, responses
 from gateway.tokens.asking import Asking, Keyed
 from gateway.tokens.chat import ChatFields
 from gateway.tokens.conversation import before_media
@@ -27,6 +28,7 @@ from gateway.tokens.prompt import Prompt, TokenIds, unknown
 from gateway.tokens.questions import body_key, chat_key, chat_question, converted_question, given, holds_media
 from gateway.tokens.refusal import Refused
 
+_USUAL = anthropic.Habits()
 _LONG = 4096  # ids whose JSON is better written in the thread that made them
 
 
@@ -136,7 +138,7 @@ class Chats:
 def _made_here(here: LocalTokenizer, kind: PromptKind, body: bytes) -> Local:
     """A conversation's ids; those before its first image or sound, with the reason "media", where it has one."""
     try:
-        fields = conversation_of(kind, body)
+        fields = conversation_of(kind, body, here.habits)
     except Refused as refused:
         return Local(None, 0, refused.reason, refused.detail)
     made = here.encode_chat(fields)
@@ -147,9 +149,13 @@ def _made_here(here: LocalTokenizer, kind: PromptKind, body: bytes) -> Local:
     return made
 
 
-def conversation_of(kind: PromptKind, body: bytes) -> ChatFields:  # noqa: ARG001
+def conversation_of(kind: PromptKind, body: bytes, does: anthropic.Habits = _USUAL) -> ChatFields:
     """The chat that a body comes to in the engine. Raises Refused."""
     try:
+        if kind == "responses":
+            return responses.chat_fields(msgspec.json.decode(body, type=responses.ResponsesFields))
+        if kind == "messages":
+            return anthropic.chat_fields(msgspec.json.decode(body, type=anthropic.MessagesFields), does=does)
         return msgspec.json.decode(body, type=ChatFields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused("invalid", str(error)) from error

@@ -43,16 +43,21 @@ _CALL_FIELDS = ("id", "function", "type")
 _CALLED_FIELDS = ("arguments", "name")
 _DEVELOPER_TOOL_FIELDS = ("function", "type")
 _FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
-_BILLING_HEADER = "x-anthropic-billing-header"
+BILLING_HEADER = "x-anthropic-billing-header"
 
 Json = Any
 """What a client sent: anything that JSON can hold."""
 Message = dict[str, Json]
 
 
-def conversation(messages: Iterable[Message], form: ContentFormat, *, developer: bool) -> list[Message]:
-    """The messages as the template gets them; `developer`: it knows that role. Raises `Refused`. Linear."""
-    shaped = [_shaped(message, form) for message in messages]
+def conversation(
+    messages: Iterable[Message], form: ContentFormat, *, developer: bool, ordered: bool = False
+) -> list[Message]:
+    """The messages as the template gets them. Raises `Refused`. Linear.
+
+    `developer`: it knows that role; `ordered`: calls and tools have the order of keys that the template shall see.
+    """
+    shaped = [_shaped(message, form, ordered=ordered) for message in messages]
     if developer or not any(message["role"] == "developer" for message in shaped):
         return shaped
     return _one_system_message([_as_system(message) for message in shaped])
@@ -98,7 +103,7 @@ def _is_media(part: Json) -> bool:
     return kind in _MEDIA or (not _MEDIA.isdisjoint(part) and (kind is None or part.get("uuid") is not None))
 
 
-def _shaped(message: Message, form: ContentFormat) -> Message:
+def _shaped(message: Message, form: ContentFormat, *, ordered: bool) -> Message:
     role = message.get("role")
     if not isinstance(role, str):
         raise Refused("invalid", "a message without a role")
@@ -108,7 +113,7 @@ def _shaped(message: Message, form: ContentFormat) -> Message:
     shown = [given for part in parts if (given := _part(part, wrapped=form == "openai")) is not None]
     shaped: Message = {"role": role, "content": shown if form == "openai" else "\n".join(shown)}
     if role == "assistant":
-        _add_assistant_fields(shaped, message)
+        _add_assistant_fields(shaped, message, ordered=ordered)
     elif role == "tool":
         _add_tool_fields(shaped, message)
     for field in ("name", "task"):
@@ -116,7 +121,7 @@ def _shaped(message: Message, form: ContentFormat) -> Message:
             shaped[field] = message[field]
     if role == "developer":
         given = message.get("tools")
-        shaped["tools"] = None if given is None else [_developer_tool(tool) for tool in given]
+        shaped["tools"] = given if given is None or ordered else [_developer_tool(tool) for tool in given]
     return shaped
 
 
@@ -154,12 +159,12 @@ def _part(part: Json, *, wrapped: bool) -> Json:
     return {"type": "text", "text": text} | _others(part, _PART_FIELDS) if wrapped else text
 
 
-def _add_assistant_fields(shaped: Message, message: Message) -> None:
+def _add_assistant_fields(shaped: Message, message: Message, *, ordered: bool) -> None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise Refused("invalid", "tool_calls that are not a list")
     if calls:
-        shaped["tool_calls"] = [_tool_call(call) for call in calls]
+        shaped["tool_calls"] = [_tool_call(call, ordered=ordered) for call in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
         reasoning = message.get("reasoning_content")
@@ -175,11 +180,14 @@ def _add_tool_fields(shaped: Message, message: Message) -> None:
         shaped["content"] = "\n".join(part["text"] for part in content)
 
 
-def _tool_call(call: Json) -> Message:
+def _tool_call(call: Json, *, ordered: bool) -> Message:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type") != "function" or "arguments" not in function:
         raise Refused("invalid", "a tool call that is not a function with arguments")
-    called = _ordered(function, _CALLED_FIELDS) | {"arguments": _arguments(function["arguments"])}
+    parsed = {"arguments": _arguments(function["arguments"])}
+    if ordered:
+        return call | {"function": function | parsed}
+    called = _ordered(function, _CALLED_FIELDS) | parsed
     return _ordered(call, _CALL_FIELDS) | {"function": called}
 
 
@@ -221,7 +229,7 @@ def _developer_tool(tool: Json) -> Message:
 def _without_billing_header(part: Json) -> Json:
     """A system part less the attribution line that some coding clients put first; it changes with every request."""
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part
-    if not (isinstance(text, str) and text.startswith(_BILLING_HEADER)):
+    if not (isinstance(text, str) and text.startswith(BILLING_HEADER)):
         return part
     rest = text.partition("\n")[2]
     if not rest:

@@ -18,6 +18,7 @@ import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from gateway.tokens.anthropic import habits
 from gateway.tokens.chat import ChatFields, ChatRenderer, EngineChat
 from gateway.tokens.cuts import find_cuts
 from gateway.tokens.model_files import FilesMissing, ModelFiles
@@ -47,7 +48,9 @@ class LocalTokenizer:
         """
         self.files = files
         self._backend = _load(files)
-        self._renderer = ChatRenderer(files, engine or EngineChat())
+        engine = engine or EngineChat()
+        self._renderer = ChatRenderer(files, engine)
+        self.habits = habits(files, engine)
         described = self._backend.to_str()
         self._cuts = find_cuts(described, encode_special_tokens=self._backend.encode_special_tokens)
         self._lead, self._trail = _surroundings(described)

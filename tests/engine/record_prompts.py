@@ -17,7 +17,7 @@ from tests.gateway.tokens.conversations import BODIES
 from tests.gateway.tokens.templates import TEMPLATES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden" / "chat_prompts.json"
-_MODEL: Any = SimpleNamespace(
+MODEL: Any = SimpleNamespace(
     allowed_local_media_path="",
     allowed_media_domains=None,
     code_revision=None,
@@ -32,14 +32,11 @@ _MODEL: Any = SimpleNamespace(
 )
 
 
-def rendered(template: str, body: dict[str, Any]) -> str | None:
-    """The prompt's text; None: the engine refuses the request."""
-    from tokenizers import Tokenizer, models  # noqa: PLC0415  # the engine's environment only
+def tokenizer_with(template: str) -> Any:
+    """A tokenizer of one word that renders with this template."""
+    from tokenizers import Tokenizer, models  # noqa: PLC0415
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
-    from vllm.exceptions import VLLMValidationError  # noqa: PLC0415
-    from vllm.renderers import hf, merge_kwargs  # noqa: PLC0415
-    from vllm.renderers.chat_utils import parse_chat_messages  # noqa: PLC0415
+    from vllm.renderers import hf  # noqa: PLC0415
 
     hf._try_get_processor_chat_template = lambda *_, **__: None  # there is no processor to look for
     backend = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
@@ -47,14 +44,27 @@ def rendered(template: str, body: dict[str, Any]) -> str | None:
         tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=template
     )
     tokenizer.name_or_path = template
+    return tokenizer
+
+
+def rendered(template: str, body: dict[str, Any]) -> str | None:
+    """The prompt's text; None: the engine refuses the request."""
+    from vllm.entrypoints.openai.chat_completion.protocol import (  # noqa: PLC0415  # the engine's environment only
+        ChatCompletionRequest,
+    )
+    from vllm.exceptions import VLLMValidationError  # noqa: PLC0415
+    from vllm.renderers import hf, merge_kwargs  # noqa: PLC0415
+    from vllm.renderers.chat_utils import parse_chat_messages  # noqa: PLC0415
+
+    tokenizer = tokenizer_with(template)
     try:
         request = ChatCompletionRequest.model_validate(copy.deepcopy(body))
         tools = [tool.model_dump() for tool in request.tools] if request.tools else None
         defaults = merge_kwargs({}, {"tools": tools, "tokenize": False})
         params = request.build_chat_params(None, "auto").with_defaults(defaults)
-        form = hf.resolve_chat_template_content_format(None, tools, "auto", tokenizer, model_config=_MODEL)
-        messages, _, _ = parse_chat_messages(request.messages, _MODEL, form)
-        text: str = hf.safe_apply_chat_template(_MODEL, tokenizer, messages, **params.get_apply_chat_template_kwargs())
+        form = hf.resolve_chat_template_content_format(None, tools, "auto", tokenizer, model_config=MODEL)
+        messages, _, _ = parse_chat_messages(request.messages, MODEL, form)
+        text: str = hf.safe_apply_chat_template(MODEL, tokenizer, messages, **params.get_apply_chat_template_kwargs())
     except (ValueError, VLLMValidationError):
         return None
     return text
