@@ -61,6 +61,21 @@ class Completions:
             request, received, body, prompts, 16 if body.max_tokens is None else body.max_tokens
         )
 
+    async def prefill(self, request: web.Request, received: Received, body: ChatRequest) -> Sequence:
+        """Compute a chat's prompt and one token, for answers in another shape than a completion's."""
+        ids = (body.kv_transfer_params or {}).get("prompt_token_ids") or protocol.render(body)
+        model = protocol.check_model(body.model, self._names)
+        sequence = self._sequence(body, model, ids, 1)
+        engine = self._submit(sequence, self._requested_rank(request))
+        received.rank = list(self._engines).index(engine)
+        try:
+            async for _ in sequence.outputs():
+                pass
+        finally:
+            received.cached_tokens = responses.cached_tokens(sequence)
+            engine.abort(sequence)
+        return sequence
+
     def _parse(self, request: web.Request, received: Received, kind: type[protocol.Body]) -> protocol.Body:
         if self._fail_count:
             self._fail_count -= 1

@@ -1,4 +1,8 @@
-"""The rest of vLLM's routes for clients, in its shapes. Nothing is computed: answers follow from what was sent."""
+"""The rest of vLLM's routes for clients, in its shapes. Answers follow from what was sent.
+
+Of a message the prompt is computed, as that of the chat that it comes to where all of it is text; of the others
+nothing is.
+"""
 
 import base64
 import hashlib
@@ -13,8 +17,9 @@ import msgspec
 from aiohttp import web
 
 from loadgen import protocol, responses
+from loadgen.completions import Completions
 from loadgen.options import Received
-from loadgen.protocol import ApiError
+from loadgen.protocol import ApiError, ChatRequest
 
 
 class MessagesRequest(msgspec.Struct, kw_only=True):
@@ -24,6 +29,19 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     messages: list[dict[str, Any]]
     max_tokens: int = 0
     stream: bool | None = False
+    system: str | list[dict[str, Any]] | None = None
+    cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+    def chat(self) -> ChatRequest:
+        """The chat that it comes to."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return ChatRequest(
+            messages=[*system, *self.messages],
+            model=self.model,
+            cache_salt=self.cache_salt,
+            kv_transfer_params=self.kv_transfer_params,
+        )
 
 
 class PoolingRequest(msgspec.Struct, kw_only=True):
@@ -38,10 +56,11 @@ class PoolingRequest(msgspec.Struct, kw_only=True):
 
 
 class Others:
-    """The routes of one pod that serves ``names``."""
+    """The routes of one pod that serves ``names``; ``completions`` computes."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], completions: Completions) -> None:
         self._names = names
+        self._completions = completions
 
     async def messages(self, request: web.Request, received: Received) -> web.StreamResponse:
         """Answer the last message with itself, in Anthropic's shape."""
@@ -55,10 +74,14 @@ class Others:
         said = str(body.messages[-1].get("content")) if body.messages else ""
         words = len(said.split())
         if request.path.endswith("/count_tokens"):
-            return responses.json({"input_tokens": words})
+            return responses.json({"input_tokens": len(protocol.render(body.chat()))})
+        sequence = await self._completions.prefill(request, received, body.chat())
+        cached = responses.cached_tokens(sequence)
+        counts = {"input_tokens": sequence.prompt_tokens - cached, "output_tokens": words}
+        counts |= {"cache_read_input_tokens": cached}
         made: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "type": "message", "role": "assistant"}
         made |= {"content": [{"type": "text", "text": said}], "model": model, "stop_reason": "end_turn"}
-        made |= {"usage": {"input_tokens": words, "output_tokens": words}}
+        made |= {"usage": counts}
         return await _stream(request, made) if body.stream else responses.json(made)
 
     async def embeddings(self, request: web.Request, received: Received) -> web.Response:

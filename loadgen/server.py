@@ -46,7 +46,8 @@ class PodServer:
         self._names = [options.model, *loras]
         self._metrics = PodCollector(engines, options.model, loras, self._started)
         self.completions = Completions(options, engines, loras)
-        self._stored, self._others = Stored(self._names), Others(self._names)
+        self._stored = Stored(self._names, self.completions)
+        self._others = Others(self._names, self.completions)
 
     def app(self) -> web.Application:
         """Return the application with all routes."""

@@ -1,7 +1,7 @@
 """The responses routes: answers that the pod keeps in its memory, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE.
 
-Nothing is computed: an answer says again what it was asked. One made in the background stays queued until it is
-cancelled.
+The prompt is computed, as that of the chat that it comes to where all of it is text, and the answer says again what it
+was asked. One made in the background stays queued until it is cancelled, and nothing of it is computed.
 """
 
 import time
@@ -14,8 +14,10 @@ import msgspec
 from aiohttp import web
 
 from loadgen import protocol, responses
+from loadgen.completions import Completions
 from loadgen.options import Received
-from loadgen.protocol import ApiError
+from loadgen.protocol import ApiError, ChatRequest
+from loadgen.sequence import Sequence
 
 _KEPT: Final = 10_000
 
@@ -30,13 +32,29 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     background: bool | None = False
     previous_response_id: str | None = None
     request_id: str | None = None
+    instructions: str | None = None
+    cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+    def chat(self) -> ChatRequest:
+        """The chat that it comes to."""
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        said = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        return ChatRequest(
+            messages=[*system, *said],
+            model=self.model,
+            cache_salt=self.cache_salt,
+            kv_transfer_params=self.kv_transfer_params,
+            add_special_tokens=True,
+        )
 
 
 class Stored:
-    """The responses of one pod that serves ``names``."""
+    """The responses of one pod that serves ``names``; ``completions`` computes."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], completions: Completions) -> None:
         self._names = names
+        self._completions = completions
         self._kept: dict[str, dict[str, Any]] = {}
 
     async def create(self, request: web.Request, received: Received) -> web.StreamResponse:
@@ -45,7 +63,10 @@ class Stored:
         model = protocol.check_model(body.model, self._names)
         if body.previous_response_id is not None:
             self._get(body.previous_response_id)
-        made = _response(body, model)
+        sequence = None
+        if not body.background:
+            sequence = await self._completions.prefill(request, received, body.chat())
+        made = _response(body, model, sequence)
         if body.store and len(self._kept) < _KEPT:
             self._kept[made["id"]] = made
         return await _stream(request, made) if body.stream else responses.json(made)
@@ -72,12 +93,13 @@ def _invalid(status: HTTPStatus, message: str) -> ApiError:
     return ApiError(status, message, kind="invalid_request_error", param="response_id")
 
 
-def _response(body: ResponseRequest, model: str) -> dict[str, Any]:
+def _response(body: ResponseRequest, model: str, computed: Sequence | None) -> dict[str, Any]:
     """The fields of vLLM's answer, in its order."""
     said = body.input if isinstance(body.input, str) else "".join(str(item.get("content")) for item in body.input[-1:])
     words = len(said.split())
-    counts = {"input_tokens": words, "output_tokens": words, "total_tokens": 2 * words}
-    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    prompt, cached = (computed.prompt_tokens, responses.cached_tokens(computed)) if computed else (0, 0)
+    counts = {"input_tokens": prompt, "output_tokens": words, "total_tokens": prompt + words}
+    details = {"input_tokens_details": {"cached_tokens": cached}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
         "id": body.request_id or f"resp_{uuid.uuid4().hex}",
         "created_at": int(time.time()),
