@@ -81,8 +81,8 @@ class MessagesFields(Struct, frozen=True, kw_only=True):
 class Habits(NamedTuple):
     """What the engine does for a model's template: join system messages, and say so that it shall not think."""
 
-    joins_system: bool = False
-    disabled_effort: str = "none"
+    joins_system: bool
+    disabled_effort: str
 
 
 def habits(files: ModelFiles, engine: EngineChat, *, disabled_effort: str = "auto") -> Habits:
@@ -96,8 +96,8 @@ def habits(files: ModelFiles, engine: EngineChat, *, disabled_effort: str = "aut
     return Habits(joins, disabled_effort)
 
 
-def chat_fields(ask: MessagesFields, *, does: Habits = Habits()) -> ChatFields:  # noqa: B008  # a constant
-    """The chat of a message. Raises `Refused`. Linear in the conversation."""
+def chat_fields(ask: MessagesFields, *, does: Habits) -> ChatFields:
+    """The chat of a message, for a model whose engine `does` so. Raises `Refused`. Linear in the conversation."""
     messages = _system(ask, joined=does.joins_system)
     for turn in ask.messages:
         if turn.role != "system":

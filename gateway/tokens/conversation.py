@@ -150,10 +150,9 @@ def _tool_call(call: Json, *, ordered: bool) -> Message:
     if not isinstance(function, dict) or call.get("type") != "function" or "arguments" not in function:
         raise Refused("invalid", "a tool call that is not a function with arguments")
     parsed = {"arguments": _arguments(function["arguments"])}
-    if ordered:
-        return call | {"function": function | parsed}
-    called = _ordered(function, _CALLED_FIELDS) | parsed
-    return _ordered(call, _CALL_FIELDS) | {"function": called}
+    known = () if ordered else _CALLED_FIELDS
+    called = _ordered(function, known) | parsed
+    return _ordered(call, () if ordered else _CALL_FIELDS) | {"function": called}
 
 
 def _arguments(given: Json) -> dict[str, Json]:

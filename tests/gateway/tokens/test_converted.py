@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from tests.gateway.tokens.converted import (
 from tests.gateway.tokens.test_chat import files
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "data" / "golden" / "converted_prompts.json").read_text())
+
+STAYS = Habits(joins_system=False, disabled_effort="none")
 
 
 def response(body: dict[str, Any]) -> ResponsesFields:
@@ -99,9 +102,17 @@ def test_null_arguments_of_a_response_give_way_to_the_server_s_defaults() -> Non
     assert ChatRenderer(files(EVERYTHING), engine).render(ask) == GOLDEN["with defaults"]
 
 
+def test_a_body_cannot_say_that_its_messages_are_in_order() -> None:
+    ask = msgspec.json.decode(b'{"messages": [], "ordered": true, "keeps_null": true}', type=ChatFields)
+    assert not ask.ordered
+    assert not ask.keeps_null
+
+
 def test_responses_get_special_tokens_and_messages_do_not() -> None:
     assert [responses.chat_fields(response({"input": "x"})).add_special_tokens] == GOLDEN["special"]["responses"]
-    assert [anthropic.chat_fields(message({"messages": [ASKS]})).add_special_tokens] == GOLDEN["special"]["messages"]
+    assert [anthropic.chat_fields(message({"messages": [ASKS]}), does=STAYS).add_special_tokens] == GOLDEN["special"][
+        "messages"
+    ]
 
 
 @pytest.mark.parametrize("name", HABITS_OF)
@@ -197,7 +208,7 @@ def test_an_output_that_is_not_text_cannot_be_gone_on_from() -> None:
 )
 def test_messages_without_an_exact_prompt_have_a_reason(blocks: list[Any], reason: str) -> None:
     body = {"messages": [{"role": "user", "content": blocks}]}
-    assert refused(lambda: anthropic.chat_fields(message(body))) == reason
+    assert refused(lambda: anthropic.chat_fields(message(body), does=STAYS)) == reason
 
 
 @pytest.mark.parametrize("tool", [None, {}, {"type": "tool_reference"}, {"type": "tool_definition", "definition": {}}])
@@ -206,7 +217,7 @@ def test_a_change_of_tools_that_says_too_little_is_refused(tool: Any) -> None:
         "messages": [ASKS, {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}],
         "tools": [FULL_TOOL],
     }
-    assert refused(lambda: anthropic.chat_fields(message(body))) == "invalid"
+    assert refused(lambda: anthropic.chat_fields(message(body), does=STAYS)) == "invalid"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +262,7 @@ def test_whatever_a_body_holds_there_is_a_chat_or_a_reason(case: tuple[str, Any]
     endpoint, body = case
     convert: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
         "responses": (ResponsesFields, responses.chat_fields),
-        "messages": (MessagesFields, anthropic.chat_fields),
+        "messages": (MessagesFields, partial(anthropic.chat_fields, does=STAYS)),
         "embeddings": (EmbeddingFields, embeddings.prompts),
     }
     kind, make = convert[endpoint]
