@@ -37,6 +37,10 @@ _BLOCKS = ("image", "redacted_thinking", "text", "thinking", "tool_reference", "
 _TEMPLATES = 32  # a model has one to three
 
 
+_IMAGE: Message = {"type": "image_url", "image_url": {"url": ""}}
+"""Where an image stands. Which one it is does not matter here: no text depends on it."""
+
+
 class Turn(Struct, frozen=True):
     """One message."""
 
@@ -81,8 +85,8 @@ class MessagesFields(Struct, frozen=True, kw_only=True):
 class Habits(NamedTuple):
     """What the engine does for a model's template: join system messages, and say so that it shall not think."""
 
-    joins_system: bool = False
-    disabled_effort: str = "none"
+    joins_system: bool
+    disabled_effort: str
 
 
 def habits(files: ModelFiles, engine: EngineChat, *, disabled_effort: str = "auto") -> Habits:
@@ -96,8 +100,8 @@ def habits(files: ModelFiles, engine: EngineChat, *, disabled_effort: str = "aut
     return Habits(joins, disabled_effort)
 
 
-def chat_fields(ask: MessagesFields, *, does: Habits = Habits()) -> ChatFields:  # noqa: B008  # a constant
-    """The chat of a message. Raises `Refused`. Linear in the conversation."""
+def chat_fields(ask: MessagesFields, *, does: Habits) -> ChatFields:
+    """The chat of a message, for a model whose engine `does` so. Raises `Refused`. Linear in the conversation."""
     messages = _system(ask, joined=does.joins_system)
     for turn in ask.messages:
         if turn.role != "system":
@@ -148,14 +152,14 @@ def _fields(role: str, blocks: list[Block]) -> Message:
     """What blocks come to as a message's reasoning, calls and content."""
     thoughts = [_string(block["thinking"]) for block in blocks if _thinks(block)]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
-    texts = [text for block in blocks if (text := _said(role, block))]
+    parts = [part for block in blocks if (part := _said(role, block)) is not None]
     fields: Message = {}
     if thoughts:
         fields["reasoning"] = "".join(thoughts)
     if calls:
         fields["tool_calls"] = calls
-    if texts:
-        fields["content"] = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+    if parts:
+        fields["content"] = parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
     return fields
 
 
@@ -163,16 +167,18 @@ def _thinks(block: Block) -> bool:
     return block.get("type") == "thinking" and block.get("thinking") is not None
 
 
-def _said(role: str, block: Block) -> str:
-    """A block's text; empty: it has none."""
+def _said(role: str, block: Block) -> Message | None:
+    """A block as a part of a message's content; None: it is none."""
     kind = block.get("type")
-    if kind == "tool_result" and role == "assistant":
-        return f"Tool result: {block.get('content') or ''}"
     if kind == "image" and block.get("source"):
-        raise Refused("media", "an image")
-    if kind not in _BLOCKS:
+        return _IMAGE
+    if kind == "tool_result" and role == "assistant":
+        text = f"Tool result: {block.get('content') or ''}"
+    elif kind in _BLOCKS:
+        text = _block_text(block)
+    else:
         raise Refused("invalid", f"a block of the type {kind!r}")
-    return _block_text(block)
+    return {"type": "text", "text": text} if text else None
 
 
 def _call(block: Block) -> Message:
@@ -189,17 +195,22 @@ def _result(block: Block) -> list[Message]:
         content = [{"type": "text", "text": content}]
     texts: list[str] = []
     named: list[Message] = []
+    images: list[Message] = []
     for part in _objects(content):
         kind = part.get("type")
         if kind == "text":
             texts.append(_string(part.get("text", "")))
         elif kind == "image" and _has_image(part.get("source", {})):
-            raise Refused("media", "an image in a tool's result")
+            images.append(_IMAGE)
         elif kind == "tool_reference" and (name := part.get("tool_name") or part.get("name")):
             named.append({"type": "tool_reference", "name": name})
     answer: Message = {"role": "tool", "tool_call_id": block.get("tool_use_id") or ""}
-    said = answer | {"content": "\n".join(texts)}
-    return [said, answer | {"content": named}] if named else [said]
+    said = [answer | {"content": "\n".join(texts)}]
+    if images:
+        said.append({"role": "user", "content": images})
+    if named:
+        said.append(answer | {"content": named})
+    return said
 
 
 def _has_image(source: Json) -> bool:

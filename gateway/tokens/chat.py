@@ -39,7 +39,7 @@ class ChatFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ordered: ClassVar[bool] = False
     """Whether the messages did not pass through the engine's request model, which orders the keys of calls."""
     keeps_null: ClassVar[bool] = False
-    """Whether template arguments that are null are given to the template where the server has no defaults of its own."""
+    """Whether template arguments that are null reach the template where the server has no defaults of its own."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None

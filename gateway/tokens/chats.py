@@ -28,7 +28,7 @@ from gateway.tokens.prompt import Prompt, TokenIds, unknown
 from gateway.tokens.questions import body_key, chat_key, chat_question, converted_question, given, holds_media
 from gateway.tokens.refusal import Refused
 
-_USUAL = anthropic.Habits()
+_USUAL = anthropic.Habits(joins_system=False, disabled_effort="none")  # where a model's files are not known
 _LONG = 4096  # ids whose JSON is better written in the thread that made them
 
 

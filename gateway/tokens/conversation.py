@@ -35,7 +35,7 @@ _MEDIA_FIELDS = frozenset(
         "video_url",
     )
 )
-_MEDIA = _MEDIA_FIELDS | {"input_image", "prompt_embeds"}
+_MEDIA = _MEDIA_FIELDS | {"input_file", "input_image", "prompt_embeds"}
 _PART_FIELDS = _MEDIA_FIELDS | set(_TEXT_FIELDS.values()) | {"closed", "data", "name", "type", "uuid"}
 _PART_FIELDS |= {"prompt_cache_breakpoint"}
 """Fields of content parts that vLLM knows; any other is handed to a template that takes parts."""
@@ -100,6 +100,8 @@ def _is_media(part: Json) -> bool:
     if not isinstance(part, dict):
         return False
     kind = part.get("type")
+    if not isinstance(kind, str | None):
+        return False
     return kind in _MEDIA or (not _MEDIA.isdisjoint(part) and (kind is None or part.get("uuid") is not None))
 
 
@@ -110,7 +112,7 @@ def _shaped(message: Message, form: ContentFormat, *, ordered: bool) -> Message:
     parts = _parts(message.get("content"))
     if role == "system":
         parts = [kept for part in parts if (kept := _without_billing_header(part)) is not None]
-    shown = [given for part in parts if (given := _part(part, wrapped=form == "openai")) is not None]
+    shown = [given for part in parts if (given := _part(part, wrapped=form == "openai"))]
     shaped: Message = {"role": role, "content": shown if form == "openai" else "\n".join(shown)}
     if role == "assistant":
         _add_assistant_fields(shaped, message, ordered=ordered)
@@ -121,6 +123,8 @@ def _shaped(message: Message, form: ContentFormat, *, ordered: bool) -> Message:
             shaped[field] = message[field]
     if role == "developer":
         given = message.get("tools")
+        if not isinstance(given, list | None):
+            raise Refused("invalid", "tools that are not a list")
         shaped["tools"] = given if given is None or ordered else [_developer_tool(tool) for tool in given]
     return shaped
 
@@ -136,7 +140,7 @@ def _parts(content: Json) -> list[Json]:
 
 
 def _part(part: Json, *, wrapped: bool) -> Json:
-    """What one content part becomes; None: nothing."""
+    """What one content part becomes; None or an empty text: nothing."""
     if isinstance(part, str):
         return {"type": "text", "text": part} if wrapped else part
     if not isinstance(part, dict):
@@ -185,10 +189,9 @@ def _tool_call(call: Json, *, ordered: bool) -> Message:
     if not isinstance(function, dict) or call.get("type") != "function" or "arguments" not in function:
         raise Refused("invalid", "a tool call that is not a function with arguments")
     parsed = {"arguments": _arguments(function["arguments"])}
-    if ordered:
-        return call | {"function": function | parsed}
-    called = _ordered(function, _CALLED_FIELDS) | parsed
-    return _ordered(call, _CALL_FIELDS) | {"function": called}
+    known = () if ordered else _CALLED_FIELDS
+    called = _ordered(function, known) | parsed
+    return _ordered(call, () if ordered else _CALL_FIELDS) | {"function": called}
 
 
 def _arguments(given: Json) -> dict[str, Json]:
@@ -223,6 +226,8 @@ def _developer_tool(tool: Json) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         raise Refused("invalid", "a tool that is not a function")
+    if not isinstance(function.get("name"), str):
+        return dict(tool)  # the engine's request model does not know it, and leaves it as it is
     return _ordered(tool, _DEVELOPER_TOOL_FIELDS) | {"function": _ordered(function, _FUNCTION_FIELDS)}
 
 

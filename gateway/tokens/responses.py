@@ -31,6 +31,7 @@ from gateway.tokens.conversation import Json, Message
 from gateway.tokens.refusal import Refused
 
 _ROLES = ("assistant", "developer", "system", "user")
+_MEDIA = ("input_file", "input_image")
 _OPEN = ("in_progress", "incomplete")
 _CUSTOM_INPUT: Message = {
     "type": "object",
@@ -147,6 +148,8 @@ def _answer(item: Message, *, unchecked: bool) -> str | None:
     if unchecked and not isinstance(content, list):
         return None
     parts = _objects(content)
+    if any(part.get("type") in _MEDIA for part in parts):
+        return None  # what comes of it is not known, and what stands before it is
     if not parts:
         if typed:
             raise Refused("invalid", "an answer without content")
@@ -198,12 +201,9 @@ def _reasoning(item: Message) -> str:
 
 
 def _check_parts(content: Json) -> None:
-    """Refuses a message's or result's content unless it is a list of texts."""
+    """Refuses a message's or result's content unless it is a list of texts, files and images."""
     for part in _objects(content):
-        kind = part.get("type")
-        if kind in ("input_file", "input_image"):
-            raise Refused("media", "content that is not text")
-        if kind != "input_text":
+        if part.get("type") not in ("input_text", *_MEDIA):
             raise Refused("invalid", "a content part of an unknown type")
 
 

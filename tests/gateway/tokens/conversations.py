@@ -76,6 +76,19 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "system and developer": {"messages": [SYSTEM, {"role": "developer", "content": "be kind"}, USER]},
     "late developer": {"messages": [USER, ANSWER, {"role": "developer", "content": "now be kind"}, AGAIN]},
+    "empty parts": {
+        "messages": [
+            {"role": "user", "content": ["", {"type": "text", "text": ""}, {"type": "text", "text": "x"}, "y"]},
+            {"role": "assistant", "content": [{"type": "text", "text": ""}]},
+            AGAIN,
+        ]
+    },
+    "developer with a tool that has no name": {
+        "messages": [
+            {"role": "developer", "content": "x", "tools": [{"function": {"description": "d"}, "type": "function"}]},
+            USER,
+        ]
+    },
     "named": {"messages": [USER | {"name": "ann"}]},
     "other roles": {
         "messages": [SYSTEM, {"role": "skip", "content": "s"}, USER, {"role": "user", "content": "STOP"}, AGAIN]

@@ -191,3 +191,17 @@ def test_a_tool_reference_is_handed_on() -> None:
     source = "{% for m in messages %}{% for p in m.content %}{{ p }}{% endfor %}{% endfor %}"
     assert rendered(source, messages=[{"role": "tool", "content": [part]}]) == str(part)
     assert rendered("{{ messages[0].content }}", messages=[{"role": "tool", "content": [part]}]) == "f"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": ["text"], "text": "x"}]},
+        {"role": "user", "content": [{"type": {}, "image_url": {"url": "x"}}]},
+        {"role": "developer", "content": "x", "tools": {"a": 1}},
+        {"role": "developer", "content": "x", "tools": "x"},
+    ],
+)
+def test_what_has_a_shape_that_nobody_expects_is_refused(message: dict[str, Any]) -> None:
+    for template in TEMPLATES.values():
+        assert refused(template, messages=[message]) == "invalid"

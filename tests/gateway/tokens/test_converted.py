@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.tokens import anthropic, embeddings, responses
 from gateway.tokens.anthropic import Habits, MessagesFields, habits
 from gateway.tokens.chat import ChatFields, ChatRenderer, EngineChat
-from gateway.tokens.conversation import Message
+from gateway.tokens.conversation import Message, before_media, conversation
 from gateway.tokens.embeddings import EmbeddingFields
 from gateway.tokens.refusal import Refused
 from gateway.tokens.responses import ResponsesFields, conversation_after
@@ -38,6 +39,8 @@ from tests.gateway.tokens.converted import (
 from tests.gateway.tokens.test_chat import files
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "data" / "golden" / "converted_prompts.json").read_text())
+
+STAYS = Habits(joins_system=False, disabled_effort="none")
 
 
 def response(body: dict[str, Any]) -> ResponsesFields:
@@ -99,9 +102,17 @@ def test_null_arguments_of_a_response_give_way_to_the_server_s_defaults() -> Non
     assert ChatRenderer(files(EVERYTHING), engine).render(ask) == GOLDEN["with defaults"]
 
 
+def test_a_body_cannot_say_that_its_messages_are_in_order() -> None:
+    ask = msgspec.json.decode(b'{"messages": [], "ordered": true, "keeps_null": true}', type=ChatFields)
+    assert not ask.ordered
+    assert not ask.keeps_null
+
+
 def test_responses_get_special_tokens_and_messages_do_not() -> None:
     assert [responses.chat_fields(response({"input": "x"})).add_special_tokens] == GOLDEN["special"]["responses"]
-    assert [anthropic.chat_fields(message({"messages": [ASKS]})).add_special_tokens] == GOLDEN["special"]["messages"]
+    assert [anthropic.chat_fields(message({"messages": [ASKS]}), does=STAYS).add_special_tokens] == GOLDEN["special"][
+        "messages"
+    ]
 
 
 @pytest.mark.parametrize("name", HABITS_OF)
@@ -142,6 +153,10 @@ def refused(make: Callable[[], object]) -> str:
     return caught.value.reason
 
 
+def shaped(fields: ChatFields) -> list[Message]:
+    return conversation(fields.messages, "string", developer=False, ordered=fields.ordered)
+
+
 IMAGE = {"type": "input_image", "image_url": "http://x"}
 PICTURE = {"type": "image", "source": {"type": "base64", "data": "x"}}
 
@@ -170,7 +185,19 @@ PICTURE = {"type": "image", "source": {"type": "base64", "data": "x"}}
     ],
 )
 def test_responses_without_an_exact_prompt_have_a_reason(body: dict[str, Any], reason: str) -> None:
-    assert refused(lambda: responses.chat_fields(response(body))) == reason
+    assert refused(lambda: shaped(responses.chat_fields(response(body)))) == reason
+
+
+def test_what_stands_before_an_image_is_known() -> None:
+    seen = response({"instructions": "Look.", "input": [USER, USER | {"content": [IMAGE]}, USER]})
+    assert before_media(responses.chat_fields(seen).messages) == 2
+    shown = [{"role": "user", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "a"}, PICTURE]}]
+    assert before_media(anthropic.chat_fields(message({"messages": shown}), does=STAYS).messages) == 1
+    done = [{"role": "user", "content": [DONE | {"content": [{"type": "text", "text": "a"}, PICTURE]}]}]
+    turns = anthropic.chat_fields(message({"messages": done}), does=STAYS).messages
+    assert [turn["role"] for turn in turns] == ["tool", "user"]
+    assert before_media(turns) == 1
+    assert before_media(responses.chat_fields(response({"input": "x"})).messages) is None
 
 
 def test_an_output_that_is_not_text_cannot_be_gone_on_from() -> None:
@@ -197,7 +224,7 @@ def test_an_output_that_is_not_text_cannot_be_gone_on_from() -> None:
 )
 def test_messages_without_an_exact_prompt_have_a_reason(blocks: list[Any], reason: str) -> None:
     body = {"messages": [{"role": "user", "content": blocks}]}
-    assert refused(lambda: anthropic.chat_fields(message(body))) == reason
+    assert refused(lambda: shaped(anthropic.chat_fields(message(body), does=STAYS))) == reason
 
 
 @pytest.mark.parametrize("tool", [None, {}, {"type": "tool_reference"}, {"type": "tool_definition", "definition": {}}])
@@ -206,7 +233,7 @@ def test_a_change_of_tools_that_says_too_little_is_refused(tool: Any) -> None:
         "messages": [ASKS, {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}],
         "tools": [FULL_TOOL],
     }
-    assert refused(lambda: anthropic.chat_fields(message(body))) == "invalid"
+    assert refused(lambda: anthropic.chat_fields(message(body), does=STAYS)) == "invalid"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +278,7 @@ def test_whatever_a_body_holds_there_is_a_chat_or_a_reason(case: tuple[str, Any]
     endpoint, body = case
     convert: dict[str, tuple[type[Any], Callable[[Any], object]]] = {
         "responses": (ResponsesFields, responses.chat_fields),
-        "messages": (MessagesFields, anthropic.chat_fields),
+        "messages": (MessagesFields, partial(anthropic.chat_fields, does=STAYS)),
         "embeddings": (EmbeddingFields, embeddings.prompts),
     }
     kind, make = convert[endpoint]
