@@ -18,7 +18,7 @@ from index import Cached, Publisher, RadixIndex
 from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, place, pullable_tokens, sample_source
 from scorers import Placement as Placed
 
-SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch"]
+SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch", "endpoint"]
 _NOTHING = Cached(0, 0, 0)
 _DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, nothing depends on it
 
@@ -37,6 +37,7 @@ class Ask(NamedTuple):
     only: frozenset[str] | None = None
     response_id: str | None = None
     computes: bool = True
+    pulls: bool = True
 
     @property
     def is_batch(self) -> bool:
@@ -126,6 +127,8 @@ class Decider:
     ) -> tuple[Candidate | None, SourceReason]:
         if not self._p2p.enabled:
             return None, "disabled"
+        if not ask.pulls:
+            return None, "endpoint"
         if ask.is_batch:
             # The engine would start one pull per sequence under one kv_request_id, which must be unique.
             return None, "batch"

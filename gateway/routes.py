@@ -13,7 +13,7 @@ from aiohttp.typedefs import Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.schema import Limits
-from gateway import openai, snapshot
+from gateway import snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
 from gateway.connection import reset
@@ -26,7 +26,8 @@ from gateway.metrics import Metrics
 from gateway.pods import PodTable
 from gateway.proxy import ClientLeftError
 from gateway.shown import model_card, pod_row
-from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, OTHER, endpoint_of, errors_of
+from gateway.surface import ENDPOINTS, OTHER, endpoint_of, errors_of
+from gateway.understand import asked_about
 from index import RadixIndex
 
 _log = structlog.get_logger("gateway.routes")
@@ -197,10 +198,9 @@ class Routes:
         return _json({"pods": rows, "models": list(self._handler.tokenizer.shown())})
 
     async def explain(self, request: web.Request) -> web.Response:
-        """The decision that a completion body would get now. Nothing is forwarded."""
+        """The decision that a body would get now, at `?path=` or as a completion. Nothing is forwarded."""
         body = await read_body(request, self._limits)
-        peek = openai.peek(body)
-        endpoint = COMPLETIONS if peek.messages is msgspec.UNSET else CHAT
+        endpoint = asked_about(request.query.get("path"), body)
         ask = await self._handler.understanding.ask(request, endpoint, body)
         return _json(explanation(self._decider.decide(ask)))
 

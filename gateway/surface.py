@@ -27,7 +27,8 @@ class Endpoint(NamedTuple):
     `reads`: "json" is read whole whatever its type says, "any" only where its type says JSON, and streams through
     otherwise. `placed`: "response" by the id of a response, in the path or in the body; "here" is not placed, the
     gateway answers. `prompt`: how the prompt is tokenized; None of what is not placed by prefix, for `why`.
-    `computes`: whether an engine computes a prompt for it, as its counters tell. `operators`: needs a key with `admin`.
+    `computes`: whether an engine computes a prompt for it, as its counters tell. `pulls`: whether it pulls for that.
+    `operators`: needs a key with `admin`.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Endpoint(NamedTuple):
     why: Reason = "endpoint"
     errors: Errors = "openai"
     computes: bool = True
+    pulls: bool = True
     operators: bool = False
 
     @property
@@ -61,7 +63,7 @@ ENDPOINTS = (
     Endpoint("/v1/responses/{id}/input_items", _GET, reads="any", placed="response", computes=False),
     MESSAGES,
     Endpoint("/v1/messages/count_tokens", errors="anthropic", computes=False),
-    Endpoint("/v1/embeddings"),
+    Endpoint("/v1/embeddings", placed="prefix", prompt="embeddings", pulls=False),
     Endpoint("/v1/score"),
     Endpoint("/score"),
     Endpoint("/v1/rerank"),

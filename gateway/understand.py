@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from aiohttp import hdrs, web
+from msgspec import UNSET
 
 from gateway import bodies, openai
 from gateway.bodies import Body, Upload
@@ -14,7 +15,7 @@ from gateway.gate import may_use, require_model
 from gateway.journal import REQUEST_ID
 from gateway.openai import Named, Peek
 from gateway.pods import PodTable
-from gateway.surface import Endpoint
+from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from gateway.tokens import Tokenizer, unknown
 
 _COMPUTES_NOTHING = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_DELETE})
@@ -35,7 +36,7 @@ class Understanding:
         model = _required(self._model(request, peek.model))
         pods = partial(self._pods.serving, model)
         prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
-        return Ask(request[REQUEST_ID], peek, model, prompt)
+        return Ask(request[REQUEST_ID], peek, model, prompt, pulls=endpoint.pulls)
 
     async def _by_load(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
         stored = request.match_info.get("id") if endpoint.placed == "response" else None
@@ -85,6 +86,16 @@ async def _named(request: web.Request, body: Body) -> Named:
     if request.content_type != "multipart/form-data" or hdrs.CONTENT_ENCODING in request.headers:
         return Named()
     return Named(model=bodies.form_model(request.headers[hdrs.CONTENT_TYPE], await body.head()))
+
+
+def asked_about(path: str | None, body: bytes) -> Endpoint:
+    """The endpoint that a body is meant for when nobody sends it there. Raises RequestError."""
+    if path is None:
+        return COMPLETIONS if openai.peek(body).messages is UNSET else CHAT
+    for endpoint in ENDPOINTS:
+        if endpoint.path == path and endpoint.prompt is not None:
+            return endpoint
+    raise RequestError("path: no path whose prompt is looked at.", code="invalid_value", param="path")
 
 
 def _goes_on(endpoint: Endpoint, body: bytes) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.openai import Peek, PromptKind
 from gateway.pods import Pod
-from gateway.tokens import anthropic, responses
+from gateway.tokens import anthropic, embeddings, responses
 from gateway.tokens.asking import Asking, Keyed
 from gateway.tokens.chat import ChatFields
 from gateway.tokens.conversation import before_media
@@ -53,7 +53,7 @@ class Conversation(NamedTuple):
 
     def prompt(self, ids: TokenIds, reused: int, base: str = "") -> Prompt:
         """Its ids, whole; made here if they have a `base`."""
-        of_chat = self.kind != "responses" and not ids.media  # which engines take ids with
+        of_chat = self.kind in ("chat/completions", "messages") and not ids.media  # which engines take ids with
         return Prompt((ids,), "local" if base else "pod", base=base, reused=reused, of_chat=of_chat)
 
 
@@ -141,7 +141,7 @@ def _made_here(here: LocalTokenizer, kind: PromptKind, body: bytes) -> Local:
         fields = conversation_of(kind, body, here.habits)
     except Refused as refused:
         return Local(None, 0, refused.reason, refused.detail)
-    made = here.encode_chat(fields)
+    made = here.encode_chat(fields, embedded=kind == "embeddings")
     if made.reason == "media":
         return here.encode_before_media(fields)
     if made.ids is not None and len(made.ids) > _LONG:
@@ -154,6 +154,8 @@ def conversation_of(kind: PromptKind, body: bytes, does: anthropic.Habits = _USU
     try:
         if kind == "responses":
             return responses.chat_fields(msgspec.json.decode(body, type=responses.ResponsesFields))
+        if kind == "embeddings":
+            return embeddings.conversation(msgspec.json.decode(body, type=embeddings.EmbeddingFields))
         if kind == "messages":
             return anthropic.chat_fields(msgspec.json.decode(body, type=anthropic.MessagesFields), does=does)
         return msgspec.json.decode(body, type=ChatFields)

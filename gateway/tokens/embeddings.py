@@ -70,6 +70,14 @@ def prompts(ask: EmbeddingFields) -> EmbeddingPrompts:
     return EmbeddingPrompts([_ids(ids) for ids in given], special)
 
 
+def conversation(ask: EmbeddingFields) -> ChatFields:
+    """What is to be embedded, where it is one conversation. Raises `Refused`."""
+    asked = prompts(ask).prompts
+    if len(asked) == 1 and isinstance(asked[0], ChatFields):
+        return asked[0]
+    raise Refused("batch-too-large", "several conversations")
+
+
 def _is_conversation(given: Json) -> bool:
     return isinstance(given, list) and bool(given) and all(isinstance(message, dict) for message in given)
 

@@ -50,6 +50,7 @@ class LocalTokenizer:
         self._backend = _load(files)
         engine = engine or EngineChat()
         self._renderer = ChatRenderer(files, engine)
+        self._embedder = ChatRenderer(files, msgspec.structs.replace(engine, template_kwargs={}))
         self.habits = habits(files, engine)
         described = self._backend.to_str()
         self._cuts = find_cuts(described, encode_special_tokens=self._backend.encode_special_tokens)
@@ -69,10 +70,11 @@ class LocalTokenizer:
         except Refused as refused:
             return Local(None, 0, refused.reason, refused.detail)
 
-    def encode_chat(self, ask: ChatFields) -> Local:
-        """The ids of a conversation."""
+    def encode_chat(self, ask: ChatFields, *, embedded: bool = False) -> Local:
+        """The ids of a conversation; `embedded`: of one for which the server has no template arguments."""
+        renderer = self._embedder if embedded else self._renderer
         try:
-            return self._tokenized(self._renderer.render(ask), surrounded=ask.add_special_tokens)
+            return self._tokenized(renderer.render(ask), surrounded=ask.add_special_tokens)
         except Refused as refused:
             return Local(None, 0, refused.reason, refused.detail)
 

@@ -23,7 +23,6 @@ Reason = Literal[
     "tokenizer",  # the tokenizer refused the text
     "truncated",  # the engine is to cut the prompt
     "unreachable",  # no pod could be asked
-    "unsupported",  # a path whose prompt is not looked at
     "untrusted-template",  # the request brings its own template
 ]
 

@@ -1,12 +1,16 @@
-"""The prompts of a text completion as token ids: given, made here, or told by pods."""
+"""Texts as token ids, of completions and embeddings: given, made here, or told by pods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec import Raw
+
 from gateway.openai import Peek
 from gateway.tokens.asking import Asking, Keyed
+from gateway.tokens.chat import ChatFields
+from gateway.tokens.embeddings import EmbeddingPrompts
 from gateway.tokens.local import Local, LocalTokenizer
 from gateway.tokens.local_models import LocalModels
 from gateway.tokens.off_loop import OffLoop
@@ -23,11 +27,22 @@ class Texts:
         self._asking = asking
         self._off_loop = off_loop
 
-    async def prompt(self, ask: Peek, model: str, pods: Pods, deadline: float, most: int) -> Prompt:
-        """The prompts of a request, of which at most `most` may be texts."""
+    async def completed(self, ask: Peek, model: str, pods: Pods, deadline: float, most: int) -> Prompt:
+        """The prompts of a completion, of which at most `most` may be texts."""
         prompts = given_prompts(ask)
         if prompts is None:
             return unknown("invalid")
+        return await self._made(prompts, ask, model, pods, deadline, most)
+
+    async def embedded(self, asked: EmbeddingPrompts, model: str, pods: Pods, deadline: float, most: int) -> Prompt:
+        """Texts or ids that are to be embedded."""
+        prompts = [prompt for prompt in asked.prompts if not isinstance(prompt, ChatFields)]
+        ask = Peek() if asked.add_special_tokens else Peek(add_special_tokens=Raw(b"false"))
+        return await self._made(prompts, ask, model, pods, deadline, most)
+
+    async def _made(
+        self, prompts: list[TokenIds | str], ask: Peek, model: str, pods: Pods, deadline: float, most: int
+    ) -> Prompt:
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if not texts:
             return Prompt(tuple(p for p in prompts if isinstance(p, TokenIds)), "given")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from config.schema import Breaker, Tokens
@@ -19,7 +21,9 @@ from gateway.openai import BYTE_ORDER_MARK, Peek, PromptKind
 from gateway.pods import Pod
 from gateway.tokens.abilities import Abilities
 from gateway.tokens.asking import Asking
+from gateway.tokens.chat import ChatFields
 from gateway.tokens.chats import Chats, Conversation
+from gateway.tokens.embeddings import EmbeddingFields, EmbeddingPrompts, prompts
 from gateway.tokens.local_models import LocalModels
 from gateway.tokens.memo import TokenMemo
 from gateway.tokens.off_loop import OffLoop
@@ -136,11 +140,7 @@ class Tokenizer:
         began = time.perf_counter()
         deadline = asyncio.get_running_loop().time() + self._settings.timeout
         try:
-            if kind == "completions":
-                prompt = await self._texts.prompt(ask, model, pods, deadline, self._settings.max_batch)
-            else:
-                plain = body.removeprefix(BYTE_ORDER_MARK)
-                prompt = await self._chats.prompt(Conversation(kind, ask, plain, model, pods, deadline))
+            prompt = await self._made(kind, ask, body.removeprefix(BYTE_ORDER_MARK), model, pods, deadline)
         except Unanswered as failure:
             prompt = unknown(failure.reason)
         except Refused as refused:
@@ -149,6 +149,16 @@ class Tokenizer:
             self._metrics.tokenization.labels(prompt.tokens_from).observe(time.perf_counter() - began)
             self._metrics.reused_tokens.labels(prompt.tokens_from).inc(prompt.reused)
         return prompt
+
+    async def _made(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods, deadline: float) -> Prompt:
+        most = self._settings.max_batch
+        if kind == "completions":
+            return await self._texts.completed(ask, model, pods, deadline, most)
+        if kind == "embeddings":
+            asked = await self._off_loop.run(len(body), partial(embedded, body), deadline)
+            if not any(isinstance(prompt, ChatFields) for prompt in asked.prompts):
+                return await self._texts.embedded(asked, model, pods, deadline, most)
+        return await self._chats.prompt(Conversation(kind, ask, body, model, pods, deadline))
 
     def ids_to_send(self, pod: Pod, request_id: str, ask: Peek, prompt: Prompt) -> bytes | None:
         """The prompt's ids as JSON, where the pod is to be given them with the request."""
@@ -172,3 +182,11 @@ class Tokenizer:
                 )
         if prompt.tokens_from == "local":
             self._models.compared(prompt.base, equal=equal)
+
+
+def embedded(body: bytes) -> EmbeddingPrompts:
+    """What is to be embedded. Raises Refused."""
+    try:
+        return prompts(msgspec.json.decode(body, type=EmbeddingFields))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused("invalid", str(error)) from error

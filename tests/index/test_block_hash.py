@@ -6,7 +6,15 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.block_hash import block_keys, event_extras, extra_bytes, root_key, salt_extra
+from index.block_hash import (
+    Media,
+    block_keys,
+    event_extras,
+    extra_bytes,
+    media_extras,
+    root_key,
+    salt_extra,
+)
 
 ROOT = root_key("model", 4)
 TOKENS = list(range(1, 13))
@@ -81,3 +89,22 @@ def test_media_and_salt_are_kept_in_their_order() -> None:
 @pytest.mark.parametrize("extra_keys", [None, [], [None, None], [[], None]])
 def test_no_values_are_no_extras(extra_keys: list[object] | None) -> None:
     assert event_extras(extra_keys, "adapter") is None
+
+
+def test_blocks_that_media_touch_have_what_the_engine_announces() -> None:
+    media = [Media("a", 14, 20), Media("b", 34, 1), Media("c", 64, 16)]
+    assert media_extras(media, 16, None) == {
+        0: extra_bytes([("a", 14)]),
+        1: extra_bytes([("a", -2)]),
+        2: extra_bytes([("a", -18), ("b", 2)]),
+        4: extra_bytes([("c", 0)]),
+    }
+    assert media_extras(media[2:], 16, "salt") == {0: salt_extra("salt"), 4: extra_bytes([("c", 0)])}
+    assert media_extras(media[:1], 16, "salt")[0] == extra_bytes([("a", 14), "salt"])
+    assert media_extras([], 16, None) == {}
+
+
+def test_media_of_a_prompt_and_of_an_event_come_to_the_same_keys() -> None:
+    tokens, media = list(range(100, 164)), [Media("digest", 20, 20)]
+    event = event_extras([None, [["digest", 4]], [["digest", -12]], None], None)
+    assert block_keys(tokens, 16, 7, media_extras(media, 16, None)) == block_keys(tokens, 16, 7, event)
