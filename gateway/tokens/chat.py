@@ -38,8 +38,6 @@ class ChatFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ordered: ClassVar[bool] = False
     """Whether the messages did not pass through the engine's request model, which orders the keys of calls."""
-    keeps_null: ClassVar[bool] = False
-    """Whether template arguments that are null reach the template where the server has no defaults of its own."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -124,10 +122,7 @@ class ChatRenderer:
         if ask.reasoning_effort is not None and "enable_thinking" not in own:
             asked["enable_thinking"] = ask.reasoning_effort != "none"
         defaults = shapes.merged(self._engine.template_kwargs, {"tools": self._tools(ask)})
-        given = shapes.merged(own, asked)
-        variables = shapes.merged(defaults, given)
-        if ask.keeps_null and not self._engine.template_kwargs:
-            variables = given | variables
+        variables = shapes.merged(defaults, shapes.merged(own, asked))
         if variables.get("tokenize") or variables.get("return_assistant_tokens_mask"):
             raise Refused("invalid", "chat_template_kwargs that change what a rendering is")
         if not variables.keys().isdisjoint({"conversation", "messages", "self"}):

@@ -21,6 +21,7 @@ from config.schema import Tokens
 from gateway.openai import Peek
 from gateway.pods import Pod
 from gateway.tokens.chat import EngineChat
+from gateway.tokens.hub import fetch
 from gateway.tokens.local import Local, LocalTokenizer
 from gateway.tokens.model_files import FilesMissing, ModelFiles, find_model, read_text
 from gateway.tokens.off_loop import OffLoop
@@ -216,14 +217,16 @@ def load(settings: Tokens, base: str, pod: Pod) -> LocalTokenizer:
     files: ModelFiles | None = None
     missing: list[str] = []
     roots = (model.root for model in pod.models.values() if not model.adapter)
-    for name in dict.fromkeys([configured.path] if configured.path else [*roots, base]):
-        if not name:
-            continue
+    for name in filter(None, dict.fromkeys([configured.path] if configured.path else [*roots, base])):
         try:
             files = find_model(name, revision=configured.revision)
             break
         except FilesMissing as error:
             missing.append(str(error))
+    if files is None and configured.path and not Path(configured.path).is_absolute():
+        # What an operator names may be fetched; what a pod says may not.
+        fetch(configured.path, configured.revision)
+        files = find_model(configured.path, revision=configured.revision)
     if files is None:
         raise FilesMissing("; ".join(missing) or "nobody says where they are")
     engine = EngineChat(

@@ -1,7 +1,7 @@
 """A model's tokenizer files: where they are, and what transformers reads from them.
 
 A model is named by a directory, or by its hub name, which is looked up in a Hugging Face cache
-(`models--ORG--NAME/refs/REVISION` names a folder of `snapshots/`). Nothing is ever fetched.
+(`models--ORG--NAME/refs/REVISION` names a folder of `snapshots/`). Nothing is fetched here (`hub`).
 
 Which template counts (transformers 5): `chat_template.jinja` and `additional_chat_templates/*.jinja`, where there are
 any, displace `chat_template` of `tokenizer_config.json`, which is a text or a list of named texts. With several, the

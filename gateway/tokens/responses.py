@@ -11,7 +11,6 @@ harmony messages. What is particular about it:
 - Tools that are not functions are shown as functions where there is a way, and left out otherwise.
 - The messages do not pass through the request model of a chat completion, which brings the keys of calls into its own
   order. Templates that print a call as JSON show the difference.
-- Template arguments that are null reach the template, unless the server has default ones.
 - The prompt is tokenized with the special tokens that surround it, even where the template brings them along.
 - Of an earlier response, calls and reasoning are not repeated.
 
@@ -66,7 +65,6 @@ class ResponseChat(ChatFields, frozen=True, kw_only=True):
     """A chat whose messages and template arguments reach the template as they are here."""
 
     ordered: ClassVar[bool] = True
-    keeps_null: ClassVar[bool] = True
 
 
 def chat_fields(ask: ResponsesFields, *, earlier: Sequence[Message] | None = None) -> ChatFields:

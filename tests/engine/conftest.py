@@ -23,8 +23,9 @@ def engine() -> EngineEnvironment:
 
 @pytest.fixture(scope="session")
 def pods(engine: EngineEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pod, ...]]:
+    """The second also renders, and tells what came of it."""
     directory = tmp_path_factory.mktemp("pods")
-    with running(Pod(engine, directory), Pod(engine, directory)) as both:
+    with running(Pod(engine, directory), Pod(engine, directory, extra=("--enable-scale-out",))) as both:
         yield both
 
 

@@ -35,13 +35,13 @@ class Gateway:
         entry: dict[str, Any] = next(each for each in self.get("/pods")["pods"] if each["url"] == pod.url)
         return entry
 
-    def explain(self, body: dict[str, Any]) -> dict[str, Any]:
-        explained: dict[str, Any] = self.post("/explain", body)
+    def explain(self, body: dict[str, Any], path: str = "") -> dict[str, Any]:
+        explained: dict[str, Any] = self.post(f"/explain?path={path}" if path else "/explain", body)
         return explained
 
-    def cached(self, body: dict[str, Any], pod: Pod) -> dict[str, int]:
+    def cached(self, body: dict[str, Any], pod: Pod, path: str = "") -> dict[str, int]:
         """The tokens of the body's prompt that the gateway believes the pod to hold, per tier."""
-        candidates = self.explain(body)["candidates"]
+        candidates = self.explain(body, path)["candidates"]
         found: dict[str, int] = next(each["cached_tokens"] for each in candidates if each["pod"] == pod.url)
         return found
 
@@ -57,9 +57,9 @@ class Gateway:
         until(preferred, _KNOWN_DEADLINE_S, "load that decides placement")
         return explained
 
-    def wait_until_cached(self, body: dict[str, Any], pod: Pod, tokens: int) -> None:
+    def wait_until_cached(self, body: dict[str, Any], pod: Pod, tokens: int, path: str = "") -> None:
         """Return when the pod's events have announced so many tokens of the prompt in its CPU tier."""
-        until(lambda: self.cached(body, pod)["cpu"] >= tokens, _KNOWN_DEADLINE_S, "CPU-tier events")
+        until(lambda: self.cached(body, pod, path)["cpu"] >= tokens, _KNOWN_DEADLINE_S, "CPU-tier events")
 
 
 def metric(url: str, line_start: str, label: str = "") -> float:

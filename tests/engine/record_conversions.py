@@ -28,9 +28,7 @@ from vllm.renderers.online_renderer import OnlineRenderer
 
 from tests.engine.record_prompts import MODEL, tokenizer_with
 from tests.gateway.tokens.converted import (
-    DEFAULTS,
     EMBEDDINGS,
-    EVERYTHING,
     HABITS_OF,
     MESSAGES,
     RESPONSES,
@@ -65,7 +63,7 @@ class _Renderer(HfRenderer):
 class Engine:
     """A server's conversion for one template."""
 
-    def __init__(self, template: str, defaults: dict[str, Any] | None = None) -> None:
+    def __init__(self, template: str) -> None:
         self._renderer = _Renderer(template)
         self._online = OnlineRenderer(
             _MODEL,
@@ -75,7 +73,6 @@ class Engine:
             chat_template_content_format="auto",
             enable_auto_tools=True,
             tool_parser="hermes",
-            default_chat_template_kwargs=defaults,
         )
         serving = AnthropicServingMessages.__new__(AnthropicServingMessages)
         serving.online_renderer = self._online
@@ -150,8 +147,6 @@ def main() -> None:
             special = {one[1] for one in made.values() if one is not None}
             found["special"][endpoint] = sorted(special | set(found["special"][endpoint]))
     found["stored"] = _stored(engines["everything"])
-    with_defaults = Engine(EVERYTHING, DEFAULTS).response(RESPONSES["arguments that are null"])
-    found["with defaults"] = with_defaults[0] if with_defaults else None
     found["embeddings"] = {kind: engines["qwen-3"].embedding(body) for kind, body in EMBEDDINGS.items()}
     probed = {name: Engine(template) for name, template in HABITS_OF.items()}
     found["habits"] = {name: [engine.joins_system, engine.disabled_effort] for name, engine in probed.items()}

@@ -38,7 +38,6 @@ CHAT_CALL = {
     "function": {"arguments": '{"x": 1}', "name": "f", "own": 2},
 }
 NULLS = {"enable_thinking": None, "thinking": "auto", "tools": None, "reasoning_effort": None}
-DEFAULTS = {"enable_thinking": "d"}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "d", "format": {"type": "text"}}
 CRM = {
     "type": "namespace",
@@ -184,8 +183,6 @@ RESPONSES: dict[str, dict[str, Any]] = {
         "reasoning": {"effort": "low"},
         "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "max", "add_generation_prompt": False},
     },
-    "arguments that are null": {"input": "Hi", "chat_template_kwargs": NULLS},
-    "arguments that are null, and tools": {"input": "Hi", "chat_template_kwargs": NULLS, "tools": [WEATHER]},
     "a prompt template": {"input": "Hi", "prompt": {"id": "x"}},
     "an output format": {
         "input": "Hi",

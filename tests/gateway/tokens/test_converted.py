@@ -22,7 +22,6 @@ from tests.gateway.tokens.converted import (
     ANSWER,
     ASKS,
     CALL,
-    DEFAULTS,
     DONE,
     EMBEDDINGS,
     EVERYTHING,
@@ -96,16 +95,9 @@ def test_every_embedding_has_the_prompts_that_the_engine_makes(kind: str) -> Non
     assert shown == GOLDEN["embeddings"][kind]
 
 
-def test_null_arguments_of_a_response_give_way_to_the_server_s_defaults() -> None:
-    ask = responses.chat_fields(response(RESPONSES["arguments that are null"]))
-    engine = EngineChat(template_kwargs=DEFAULTS)
-    assert ChatRenderer(files(EVERYTHING), engine).render(ask) == GOLDEN["with defaults"]
-
-
 def test_a_body_cannot_say_that_its_messages_are_in_order() -> None:
-    ask = msgspec.json.decode(b'{"messages": [], "ordered": true, "keeps_null": true}', type=ChatFields)
+    ask = msgspec.json.decode(b'{"messages": [], "ordered": true}', type=ChatFields)
     assert not ask.ordered
-    assert not ask.keeps_null
 
 
 def test_responses_get_special_tokens_and_messages_do_not() -> None:
