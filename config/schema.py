@@ -140,9 +140,9 @@ class PodConfig(_Section, frozen=True):
 class TokenizerFiles(_Section, frozen=True):
     """Where a model's tokenizer files are, and what its pods were started with that changes their prompts.
 
-    `path`: a directory, or a name in the Hugging Face cache; None: what the pods say that they were started with.
-    `chat_template` is the file of `--chat-template`; the other fields are the pods' flags of the same meaning:
-    `--chat-template-content-format`, `--default-chat-template-kwargs`, `--trust-request-chat-template`,
+    `path`: a directory, or a name on the Hugging Face hub or in its cache; None: what the pods say that they were
+    started with. `chat_template` is the file of `--chat-template`; the other fields are the pods' flags of the same
+    meaning: `--chat-template-content-format`, `--default-chat-template-kwargs`, `--trust-request-chat-template` and
     `--exclude-tools-when-tool-choice-none`.
     """
 

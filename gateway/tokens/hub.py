@@ -32,7 +32,7 @@ def fetch(name: str, revision: str) -> None:
     if not _NAME.fullmatch(name):
         raise FilesMissing(f"{name} is no name on a hub")
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second, and seldom needed
-    from huggingface_hub.utils import disable_progress_bars  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
     disable_progress_bars()
     _log.info("fetching a model's tokenizer files", model=name, revision=revision)
