@@ -111,9 +111,9 @@ def usage(tail: Iterable[bytes]) -> Usage:
         return _NO_USAGE
     found = {name: int(count) for name, count in _COUNTS.findall(data, max(0, first - _LONGEST_NAME))}
     prompt, cached = found.get(b"prompt_tokens", found.get(b"input_tokens")), found.get(b"cached_tokens")
-    read, created = found.get(b"cache_read_input_tokens"), found.get(b"cache_creation_input_tokens", 0)
-    if read is not None and prompt is not None:
-        prompt, cached = prompt + read + created, read
+    read, created = found.get(b"cache_read_input_tokens"), found.get(b"cache_creation_input_tokens")
+    if prompt is not None and (read is not None or created is not None):
+        prompt, cached = prompt + (read or 0) + (created or 0), read
     return Usage(prompt, found.get(b"completion_tokens", found.get(b"output_tokens")), cached)
 
 

@@ -69,12 +69,14 @@ class LocalModels:
         self._models: dict[str, _Model] = {}
         self._bases: dict[str, str] = {}  # by every name that requests have used
 
-    def reconfigure(self, settings: Tokens) -> None:
-        """Files are looked for again, and every verdict with them, where anything about that has changed."""
+    def reconfigure(self, settings: Tokens) -> bool:
+        """Files are looked for again, and every verdict with them, where anything about that has changed; whether."""
         before, self._settings = self._settings, settings
         looked = ("backend", "path", "models", "memo_tokens")
-        if any(getattr(before, name) != getattr(settings, name) for name in looked):
+        changed = any(getattr(before, name) != getattr(settings, name) for name in looked)
+        if changed:
             self._models = {}
+        return changed
 
     def serving(self, name: str, pods: Pods) -> tuple[str, LocalTokenizer | None]:
         """The base model of what a request names, and the tokenizer that serves it here, if one does.
@@ -95,14 +97,13 @@ class LocalModels:
         if self._settings.backend == "local" or reason not in _POD_MAY_KNOW:
             raise Refused(reason or "invalid", "")
 
-    def compared(self, base: str, *, equal: bool) -> bool:
-        """An answer told how many prompt tokens there were; whether this ended the model's being tokenized here."""
+    def compared(self, base: str, *, equal: bool) -> None:
+        """An answer told whether a prompt had as many tokens as were made of it here."""
         model = self._models.get(base)
         if model is None or model.dropped or model.standing.compared(equal=equal):
-            return False
+            return
         model.dropped = "answers report other counts of prompt tokens"
         self._tell(base, model)
-        return True
 
     def shown(self) -> Iterator[dict[str, Any]]:
         """What operators are shown of each model."""
@@ -129,7 +130,7 @@ class LocalModels:
             return True
         async with model.lock:
             await self._load(base, model, pod)
-            ended = model.tokenizer is None or await self._probe(base, model, model.tokenizer, pod)
+        ended = model.tokenizer is None or await self._probe(base, model, model.tokenizer, pod)
         if self._models.get(base) is not model:
             return False  # another configuration meanwhile
         self._tell(base, model)
@@ -207,7 +208,9 @@ class LocalModels:
             return
         model.told = now
         files = str(model.tokenizer.files.directory) if model.tokenizer is not None else None
-        tell = _log.warning if backend == "none" or model.dropped or (backend == "local" and why) else _log.info
+        named = self._settings.files(base).path is not None and self._settings.backend != "pod"
+        unexpected = model.dropped or (why and (named or self._settings.backend == "local"))
+        tell = _log.warning if unexpected else _log.info
         tell("prompts of a model are tokenized", model=base, by=backend, reason=why or None, files=files)
 
 

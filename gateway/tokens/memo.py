@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import xxhash
-
 from gateway.tokens.prompt import TokenIds
 
 _ENTRY_TOKENS = 128  # an entry's own memory (key, array, dict, slots: some 500 bytes), in tokens of 4 bytes
@@ -15,7 +13,7 @@ _TOKENS_PER_KEY = 8  # block keys are 8 bytes for a block, which is 16 tokens or
 class TokenMemo:
     """Least recently used, bounded by the tokens it holds, each entry's overhead counted as some more.
 
-    Keys are 128-bit hashes of the whole question.
+    Keys are digests of all that the ids depend on (`questions`).
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -28,10 +26,10 @@ class TokenMemo:
         self._max = max_tokens
         self._keep_bound()
 
-    @staticmethod
-    def key(question: bytes) -> bytes:
-        """O(len(question))."""
-        return xxhash.xxh3_128_digest(question)
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+        self._held = 0
 
     def get(self, key: bytes) -> TokenIds | None:
         """The ids, or None. O(1)."""

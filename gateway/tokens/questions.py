@@ -30,7 +30,7 @@ _CHAT_FIELDS = (
     "mm_processor_kwargs",
 )
 _NONE = b"null"
-_MEDIA = re.compile(rb'"(?:image|audio|video|file|input_image|input_audio|prompt_embeds)(?:_url|_pil|_embeds)?"')
+_MEDIA = re.compile(rb'"(?:input_)?(?:image|audio|video|file|prompt_embeds)(?:_url|_pil|_embeds)?"')
 
 
 class _ChatQuestion(Struct, omit_defaults=True):

@@ -69,7 +69,8 @@ class Tokenizer:
         self._settings = settings
         self._memo.reconfigure(settings.memo_tokens)
         self._backend.reconfigure(settings, breaker)
-        self._models.reconfigure(settings)
+        if self._models.reconfigure(settings):
+            self._memo.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -402,7 +402,7 @@ async def test_a_dead_tokenizer_costs_the_first_requests_their_deadline_and_no_o
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
-    sections: Any = {"tokens": {"timeout": 0.2}, "breaker": {"failures": 2, "cooldown": 0.3}}
+    sections: Any = {"tokens": {"timeout": 0.2}, "breaker": {"failures": 2, "cooldown": 3600}}
     async with scripted(completions=says({"ok": True}), tokenize=silent) as pod, serving([pod], **sections) as front:
         for number in range(2):
             assert (await front.post("/v1/completions", text_body(f"text {number}"))).status == 200
@@ -414,6 +414,8 @@ async def test_a_dead_tokenizer_costs_the_first_requests_their_deadline_and_no_o
         ready = await front.get("/ready")
         assert (ready.status, ready.json["tokens"][MODEL]) == (200, "none: every pod has failed at it lately")
         pod.scripts["/tokenize"] = tokenizes
+        sections["breaker"]["cooldown"] = 0.01
+        await front.parts.reconfigure(configuration([pod], **sections))
 
         async def back() -> bool:
             return bool((await front.explain("text"))["tokens_from"] == "pod")

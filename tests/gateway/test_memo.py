@@ -18,10 +18,14 @@ def test_what_was_put_is_got_and_nothing_else() -> None:
     assert memo.get(b"b") is None
 
 
-def test_keys_are_of_the_whole_question() -> None:
-    assert TokenMemo.key(b"a" * 1000) != TokenMemo.key(b"a" * 999 + b"b")
-    assert TokenMemo.key(b"x") == TokenMemo.key(b"x")
-    assert len(TokenMemo.key(b"")) == 16
+def test_what_is_cleared_takes_no_room() -> None:
+    memo = TokenMemo(BOUND)
+    memo.put(b"a", tokens(10_000))
+    memo.clear()
+    assert held(memo, b"a") == [False]
+    memo.put(b"b", tokens(5000))
+    memo.put(b"c", tokens(5000))
+    assert held(memo, b"b", b"c") == [True, True]
 
 
 def test_the_bound_is_of_tokens_and_the_coldest_goes_first() -> None:

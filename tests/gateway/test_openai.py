@@ -319,3 +319,20 @@ def test_an_error_has_the_shape_that_openai_clients_parse(error: GatewayError, t
 def test_an_error_quotes_whatever_it_has_to() -> None:
     message = 'a "quoted" \\ back\nslash \0 é'
     assert json.loads(error_body(RequestError(message, code="c")))["error"]["message"] == message
+
+
+@pytest.mark.parametrize(
+    ("counts", "read"),
+    [
+        ('"input_tokens":3,"output_tokens":1', Usage(3, 1, None)),
+        ('"input_tokens":3,"output_tokens":1,"cache_read_input_tokens":32', Usage(35, 1, 32)),
+        ('"input_tokens":3,"output_tokens":1,"cache_creation_input_tokens":32', Usage(35, 1, None)),
+        (
+            '"cache_creation_input_tokens":16,"cache_read_input_tokens":32,"input_tokens":0,"output_tokens":1',
+            Usage(48, 1, 32),
+        ),
+        ('"cache_read_input_tokens":32', Usage(None, None, None)),
+    ],
+)
+def test_of_a_message_what_was_cached_counts_apart(counts: str, read: Usage) -> None:
+    assert usage([f'{{"type":"message","usage":{{{counts}}}}}'.encode()]) == read
