@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: what index, decision, event intake and a proxied request cost, beside peers, in one run."""
+"""`python -m tests.bench`: what index, decision, event intake, tokens and a proxied request cost, beside peers, in one run."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows
+from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows, token_rows
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -21,6 +21,7 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
     "scale": lambda args: scale_rows.rows(rounds=args.rounds, quick=args.quick),
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
     "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
+    "tokens": lambda args: token_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
     "proxy": lambda args: proxy_rows.rows(
         rounds=args.rounds, quick=args.quick, peers={} if args.no_peers else args.peers
     ),

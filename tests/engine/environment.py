@@ -27,6 +27,8 @@ import msgspec
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
 TORCH = "torch==2.13.0"
+_REQUIREMENTS = HERE / "requirements.txt"
+_MARKER = "complete"
 
 
 class EngineEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +42,13 @@ class EngineEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare() -> EngineEnvironment:
     """The environment, built where it is missing; raises CalledProcessError when a step of building fails."""
-    home = Path(os.environ.get("P2P_GATEWAY_ENGINE_HOME") or Path.home() / ".cache/p2p-gateway-engine")
+    home = _home()
     home.mkdir(parents=True, exist_ok=True)
-    requirements = HERE / "requirements.txt"
-    venv = home / f"python{platform.python_version()}-{_digest(requirements.read_bytes(), TORCH.encode())}"
+    venv = _venv(home)
     python = venv / "bin" / "python"
     with _complete(venv) as missing:
         if missing:
-            _build_venv(venv, python, requirements)
+            _build_venv(venv, python)
     model_script = HERE / "model.py"
     model = home / f"model-{_digest(model_script.read_bytes(), venv.name.encode())}"
     with _complete(model) as missing:
@@ -56,12 +57,26 @@ def prepare() -> EngineEnvironment:
     return EngineEnvironment(python=python, model=model, search_path=_search_path(home))
 
 
-def _build_venv(venv: Path, python: Path, requirements: Path) -> None:
+def at_hand() -> Path | None:
+    """The Python of the environment, if it was built before."""
+    venv = _venv(_home())
+    return venv / "bin" / "python" if (venv / _MARKER).exists() else None
+
+
+def _home() -> Path:
+    return Path(os.environ.get("P2P_GATEWAY_ENGINE_HOME") or Path.home() / ".cache/p2p-gateway-engine")
+
+
+def _venv(home: Path) -> Path:
+    return home / f"python{platform.python_version()}-{_digest(_REQUIREMENTS.read_bytes(), TORCH.encode())}"
+
+
+def _build_venv(venv: Path, python: Path) -> None:
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     index = os.environ.get("P2P_GATEWAY_TORCH_INDEX")
     _run(f"making {venv}", sys.executable, "-m", "venv", venv)
     _run(f"installing {TORCH}", *install, TORCH, *(["--extra-index-url", index] if index else []))
-    _run("installing vLLM and NIXL", *install, "--no-deps", "-r", requirements)
+    _run("installing vLLM and NIXL", *install, "--no-deps", "-r", _REQUIREMENTS)
 
 
 def _search_path(home: Path) -> Path:
@@ -77,7 +92,7 @@ def _search_path(home: Path) -> Path:
 @contextmanager
 def _complete(directory: Path) -> Iterator[bool]:
     """Whether the directory is still to be made; it counts as made when the block ends without an error."""
-    marker = directory / "complete"
+    marker = directory / _MARKER
     with (directory.parent / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = not marker.exists()
