@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 from gateway.tokens.anthropic import habits
 from gateway.tokens.chat import ChatFields, ChatRenderer, EngineChat
 from gateway.tokens.cuts import find_cuts
+from gateway.tokens.give_way import give_way
 from gateway.tokens.model_files import FilesMissing, ModelFiles
 from gateway.tokens.prompt import TokenIds
 from gateway.tokens.refusal import Reason, Refused
@@ -109,6 +110,7 @@ class LocalTokenizer:
 
 
 def _load(files: ModelFiles) -> Backend:
+    give_way()
     try:
         backend = Backend.from_file(str(files.tokenizer))
     except Exception as error:  # the library raises bare Exception

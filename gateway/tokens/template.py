@@ -15,11 +15,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from threading import local
 from typing import Any, NoReturn
 
+import msgspec
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
@@ -206,6 +208,11 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
+    if isinstance(indent, int) and indent > 0 and separators is None:
+        # With an indent the standard library writes in Python, ten times as slowly.
+        with suppress(msgspec.DecodeError, UnicodeEncodeError):
+            written = json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+            return msgspec.json.format(written, indent=indent)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

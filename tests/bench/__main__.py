@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: what index, decision, event intake, tokens and a proxied request cost, beside peers, in one run."""
+"""`python -m tests.bench`: what index, decision, event intake, tokens and a proxied request cost, beside peers."""
 
 import argparse
 import os

@@ -26,7 +26,6 @@ NOBODY: Final = "http://127.0.0.1:9"
 _TIMEOUT_S: Final = 120.0
 _READY_S: Final = 240.0
 _LOOK_S: Final = 0.01
-_CHAT: Final = "chat/completions"
 _GREETING: Final = msgspec.json.encode({"model": MODEL, "messages": [{"role": "user", "content": "Hello."}]})
 
 
@@ -43,10 +42,7 @@ class Tokenizing:
 
     async def asked(self, ask: Peek, body: bytes) -> Prompt:
         """Likewise, of a body that was looked at."""
-        prompt = await self._tokenizer.tokenize(_CHAT, ask, body, MODEL, lambda: self._pods)
-        if not prompt.sequences:
-            raise NotReady(f"tokens did not come: {prompt.reason}")
-        return prompt
+        return await self._tokenizer.tokenize("chat/completions", ask, body, MODEL, lambda: self._pods)
 
 
 @asynccontextmanager
@@ -59,13 +55,15 @@ async def tokenizing(files: Path, backend: Literal["local", "pod"], url: str = N
         metrics = Metrics(PodTable((pod,), max_load_age=1.0), RadixIndex())
         tokenizer = Tokenizer(PodApi(session), settings, breaker=Breaker(), metrics=metrics)
         following = asyncio.create_task(tokenizer.follow(pod))
-        while (await tokenizer.tokenize(_CHAT, peek(_GREETING), _GREETING, MODEL, lambda: [pod])).tokens_from != backend:
-            await asyncio.sleep(_LOOK_S)
+        made = Tokenizing(tokenizer, pod)
+        async with asyncio.timeout(_READY_S):
+            while (await made.tokenize(_GREETING)).tokens_from != backend:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(_LOOK_S)
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
         try:
-            yield Tokenizing(tokenizer, pod)
+            yield made
         finally:
             tokenizer.close()
 

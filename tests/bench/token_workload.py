@@ -33,6 +33,7 @@ _QUICK_CHARS: Final = 1_500_000
 _SPECIAL: Final = ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id", "eom_id", "python_tag")
 _SAMPLE_CHARS: Final = 400_000
 _SYSTEM_CHARS: Final = 4_000
+_SHORT_CHARS: Final = 1_000
 _TOOLS: Final = 10
 
 
@@ -50,17 +51,18 @@ class Workload:
     def conversation(self, seed: int, tokens: int) -> list[bytes]:
         """A chat's bodies, turn by turn: each has the one before, an answer and a next question.
 
-        Every turn adds as many tokens; the last has `tokens`, give or take a tenth.
+        Every turn adds as many tokens, the last of `TURNS` has `tokens`, give or take a tenth; a short one follows.
         """
         rng = random.Random(seed)
         added = int(tokens * self._chars / TURNS)
         messages = [{"role": "system", "content": self._piece(rng, min(_SYSTEM_CHARS, added))}]
         tools = [self._tool(rng, number) for number in range(_TOOLS)]
         bodies = []
-        for turn in range(TURNS):
+        for turn in range(TURNS + 1):
+            said = added // 2 if turn < TURNS else min(_SHORT_CHARS, added // 2)
             if turn:
-                messages.append({"role": "assistant", "content": self._piece(rng, added // 2)})
-            messages.append({"role": "user", "content": self._piece(rng, added // 2)})
+                messages.append({"role": "assistant", "content": self._piece(rng, said)})
+            messages.append({"role": "user", "content": self._piece(rng, said)})
             bodies.append(msgspec.json.encode({"model": MODEL, "messages": messages, "tools": tools}))
         return bodies
 
