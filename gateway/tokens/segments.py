@@ -209,10 +209,10 @@ def _chain(text: str, chunk: int) -> list[int]:
 def _shared_length(one: str, other: str, guess: int, step: int) -> int:
     """How many characters the two begin with alike: probably `guess`, and less than `step` more.
 
-    A few comparisons and copies of memory, no steps by character.
+    A few comparisons and a copy of memory, no steps by character.
     """
     low, high = 0, min(len(one), len(other))
-    if one[:guess] == other[:guess]:
+    if other.startswith(one[:guess]):
         low = guess
         if one[low : low + step] != other[low : low + step]:
             high = min(high, low + step)
