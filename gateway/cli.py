@@ -28,7 +28,7 @@ _CUT_SHORT = 1
 # look at what is new after 10,000 objects (3 ms), at what is left of 50,000 (15 ms), at everything after a million.
 _COLLECT_AFTER = (10_000, 4, 20)
 # Of Python's lock: after so long a thread that works on a prompt hands it over to the loop when that waits for it. As
-# it comes (5 ms), prompts of 128K tokens make chunks 7 ms late at p99, so 3 ms; a tenth of this gains no more.
+# it comes (5 ms), cold prompts of 128K tokens make the loop 7 ms late at p99, so 4 ms; less than this gains no more.
 _HAND_OVER_S = 0.0005
 
 
