@@ -1,8 +1,8 @@
 """The threads of the `tokenizers` library give way to the event loop.
 
 The library spreads a batch over a pool of a thread per core, made with its first batch. Where they fill all cores, the
-loop waits for a slice of the scheduler's, 3 ms on Linux. They hold no lock that the loop needs, so they may run at a
-lower priority than it; threads that may hold Python's own lock may not. On Linux a priority is a thread's own, and
+loop waits for a slice of the scheduler's, 3 ms on Linux. They hold no lock of Python's, so they may run at a
+lower priority than it; threads that do hold it may not. On Linux a priority is a thread's own, and
 goes on to the threads that it makes. So the first batch is encoded in a thread of lowered priority.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from threading import Thread, get_native_id
 
@@ -29,5 +30,6 @@ def give_way() -> None:
 
 def _first_batch() -> None:
     thread = get_native_id()
-    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICER)
+    with suppress(OSError):  # a sandbox may forbid it; they are then as all threads
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICER)
     Tokenizer(models.BPE()).encode_batch_fast(["", ""])
