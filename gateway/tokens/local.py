@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from gateway.tokens.prompt import TokenIds
 from gateway.tokens.refusal import Reason, Refused
 from gateway.tokens.segments import Segmenter
 
+_ALONE_CHARS = 16_384  # in all: a few milliseconds' work
 _SURROUNDING = frozenset(("TemplateProcessing", "BertProcessing", "RobertaProcessing"))
 
 
@@ -102,8 +104,13 @@ class LocalTokenizer:
         return Local(ids, encoded.reused + encoded.segments_reused)
 
     def _encode(self, texts: list[str]) -> list[Sequence[int]]:
+        # A batch of several goes to the library's pool, and waits there for whatever long prompts it works on; one text
+        # is encoded by the thread that asks.
+        alone = sum(map(len, texts)) <= _ALONE_CHARS or current_thread() is main_thread()
         try:
             # the batch form is the one that releases the interpreter lock; the fast one leaves offsets out
+            if alone:
+                return [self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids for text in texts]
             return [made.ids for made in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
         except Exception as error:  # the library raises what it likes, for lone surrogates TypeError
             raise Refused("tokenizer", f"{type(error).__name__}: {error}") from error
