@@ -7,6 +7,7 @@ import anthropic
 import openai
 import pytest
 
+from loadgen.tokens import render_chat
 from tests.gateway.fleet import MODEL, Front, fleet
 
 
@@ -77,7 +78,8 @@ async def test_a_message_is_answered_counted_and_streamed(anthropics: anthropic.
     said: anthropic.types.MessageParam = {"role": "user", "content": "say this"}
     answer = await anthropics.messages.create(model=MODEL, max_tokens=9, messages=[said])
     assert [block.text for block in answer.content if block.type == "text"] == ["say this"]
-    assert (await anthropics.messages.count_tokens(model=MODEL, messages=[said])).input_tokens == 2
+    counted = await anthropics.messages.count_tokens(model=MODEL, messages=[said])
+    assert counted.input_tokens == answer.usage.input_tokens == len(render_chat([dict(said)]))
     async with anthropics.messages.stream(model=MODEL, max_tokens=9, messages=[said]) as stream:
         assert "".join([text async for text in stream.text_stream]) == "saythis"
 
