@@ -16,6 +16,7 @@ from index.copies import Copies, Group
 from index.events import Tier
 from index.locations import Locations
 from index.node import Node, ones, trailing_ones
+from index.scratch import Scratches
 from index.waiting import Orphans, Placeholders
 
 HASH_BYTES: Final = 8
@@ -42,7 +43,8 @@ class Holdings:
     was put. `columns` are the runs it has bits in, each with the packed hashes of its blocks; an entry counts only
     where a bit is set, and a column may be shorter or longer than its run. `kinds` is what the publisher said its
     KV-cache groups are. `given_up` counts, per tier, blocks that were evicted from the index and whose removal was not
-    announced yet. `private` are the blocks whose key contains their hash.
+    announced yet. `private` are the blocks whose key contains their hash. `recent` is the run that blocks were last put
+    in, which may be no more, and only says where to look first.
     """
 
     __slots__ = (
@@ -57,12 +59,16 @@ class Holdings:
         "placeholders",
         "private",
         "publisher",
+        "recent",
     )
 
-    def __init__(self, publisher: Publisher, model: str, *, orphan_limit: int, placeholder_limit: int) -> None:
+    def __init__(
+        self, publisher: Publisher, model: str, *, orphan_limit: int, placeholder_limit: int, scratches: Scratches
+    ) -> None:
         self.publisher = publisher
         self.model = model
-        self.located = Locations()
+        self.located = Locations(scratches)
+        self.recent: Node | None = None
         self.columns: dict[Node, bytearray] = {}
         self.blocks = [0, 0]
         self.given_up = [0, 0]
@@ -91,10 +97,11 @@ class Holdings:
         start = offset * HASH_BYTES
         if len(column) < start:
             column.extend(bytes(start - len(column)))
-        column[start : start + len(hashes) * HASH_BYTES] = self.located.packed(hashes).data
+        column[start : start + len(hashes) * HASH_BYTES] = self.located.packed(hashes)
         if bits is not None:
             hashes = members(hashes, bits)
         self.located.put(hashes, node.id)
+        self.recent = node
 
     def find(self, node: Node, block_hash: int) -> int | None:
         """The number in `node` of a block with this hash; None if the publisher holds none there. O(run), in C."""
@@ -108,6 +115,17 @@ class Holdings:
                 return at // HASH_BYTES
             at = column.rfind(needle, 0, at + HASH_BYTES - 1)
         return None
+
+    def ends_with(self, node: Node, tier: Tier, block_hash: int) -> bool:
+        """Whether the run's last block is this one, and held in the tier."""
+        length = len(node.keys)
+        column = self.columns.get(node)
+        return (
+            column is not None
+            and len(column) == length * HASH_BYTES
+            and node.held[tier].get(self, 0).bit_length() == length
+            and column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder))
+        )
 
     def hashes(self, node: Node, offset: int = 0, end: int | None = None) -> "array[int]":
         """The hashes of the run's blocks from `offset` on; meaningful where a bit is set."""

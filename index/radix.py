@@ -24,6 +24,7 @@ from index.holdings import Holdings, Publisher
 from index.ledger import Applied, Ledger
 from index.match import Cached, match
 from index.residency import Residency, check, export, restore
+from index.scratch import Scratches
 from index.store import Store, joined_removals
 from index.tree import Tree
 
@@ -71,6 +72,7 @@ class RadixIndex:
         self._tree = Tree(max_run_blocks, self._leaves if max_blocks is not None else None)
         self._ledger = Ledger(self._tree)
         self._store = Store(self._tree, self._ledger)
+        self._scratches = Scratches()
         self._publishers: dict[Publisher, Holdings] = {}
         self._orphan_limit = orphan_limit_blocks
         self._placeholder_limit = placeholder_limit_blocks
@@ -86,7 +88,11 @@ class RadixIndex:
                 return
             self._forget(holdings)
         self._publishers[publisher] = Holdings(
-            publisher, model, orphan_limit=self._orphan_limit, placeholder_limit=self._placeholder_limit
+            publisher,
+            model,
+            orphan_limit=self._orphan_limit,
+            placeholder_limit=self._placeholder_limit,
+            scratches=self._scratches,
         )
 
     def apply(self, publisher: Publisher, events: Iterable[Event]) -> Applied:

@@ -20,7 +20,7 @@ from index.copies import Group
 from index.events import INDEXED_KINDS, BlockRemoved, BlockStored, Event, Tier
 from index.holdings import Holdings
 from index.ledger import Applied, Ledger
-from index.node import common_length
+from index.node import Node, common_length
 from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
 from index.waiting import Orphan
 
@@ -141,6 +141,10 @@ class Store:
 
     def _store(self, holdings: Holdings, event: BlockStored, applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
+        leaf = holdings.recent
+        if leaf is not None and self._goes_on(holdings, leaf, event):
+            self._extend(holdings, leaf, event, applied)
+            return event.block_hashes
         place = self._place(holdings, event)
         if place is not None and (
             place.root.block_size != event.block_size or place.depth + len(event.block_hashes) > MAX_DEPTH_BLOCKS
@@ -154,6 +158,27 @@ class Store:
             return []
         self._insert(holdings, place, event, applied)
         return event.block_hashes
+
+    def _goes_on(self, holdings: Holdings, leaf: Node, event: BlockStored) -> bool:
+        """Whether the event's blocks, none of them known, follow the last block of a leaf that has room for them."""
+        parent, hashes = event.parent_block_hash, event.block_hashes
+        return (
+            parent is not None
+            and not leaf.children
+            and holdings.ends_with(leaf, event.tier, parent)
+            and leaf.root.block_size == event.block_size
+            and len(hashes) <= self._tree.room(leaf)
+            and leaf.end + len(hashes) <= MAX_DEPTH_BLOCKS
+            and not holdings.located.any_of(hashes)
+        )
+
+    def _extend(self, holdings: Holdings, leaf: Node, event: BlockStored, applied: Applied) -> None:
+        """What `_insert` does, where nothing is to be found out first."""
+        extras = event_extras(event.extra_keys, event.lora_name)
+        keys = block_keys(event.token_ids, event.block_size, leaf.keys[-1], extras)
+        segment = Segment(leaf, len(leaf.keys), len(keys))
+        self._tree.extend(leaf, keys)
+        self._ledger.occupy(holdings, event.tier, event.group_idx, [segment], event.block_hashes, applied)
 
     def _store_mixed(self, holdings: Holdings, place: Place | None, event: BlockStored, applied: Applied) -> list[int]:
         """Stores an event with known blocks among its own, stretch by stretch of equal sort."""

@@ -1,6 +1,7 @@
 """The packed mapping from engine hashes to runs does what a dict does."""
 
 import random
+from array import array
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -158,7 +159,7 @@ class LikeADict(RuleBasedStateMachine):
     def ask(self, hashes: list[int]) -> None:
         assert self.locations.any_of(hashes) == any(each in self.model for each in hashes)
         assert self.locations.all_of(hashes) == all(each in self.model for each in hashes)
-        assert self.locations.packed(hashes).tolist() == hashes
+        assert array("Q", bytes(self.locations.packed(hashes))).tolist() == hashes
 
     @invariant()
     def holds_the_same(self) -> None:

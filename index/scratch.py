@@ -1,0 +1,145 @@
+"""Memory in which many hashes are compared with the rows of a table at once, made beforehand.
+
+Of the time that numpy takes for some 64 numbers, most goes into making the result and into bringing two shapes
+together. So results go into arrays that are there already, both operands have one shape, and where the question is
+whether anything is so, the bytes of the result are asked.
+"""
+
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy import add, bitwise_and, equal, left_shift, maximum
+from numpy.typing import NDArray
+
+ROW_SHIFT: Final = 4
+ROW: Final = 1 << ROW_SHIFT
+"""Slots of a table's row."""
+
+MARK_BYTES: Final = 2
+ROW_OF_MARKS: Final = np.dtype((np.void, ROW * MARK_BYTES))
+
+_KEPT: Final = 128
+"""What a scratch costs to make is little beside more hashes than these."""
+
+_HIGH: Final = 3 if sys.byteorder == "little" else 0
+"""Of the four 16-bit parts of a hash the one of its high bits."""
+
+Hashes = NDArray[np.int64]
+Marks = NDArray[np.uint16]
+Numbers = NDArray[np.int64]
+
+
+def marks_of(hashes: Hashes) -> Marks:
+    """The high 16 bits of each hash, or 1 where these are 0, which marks an empty slot."""
+    return maximum(hashes.view(np.uint16)[_HIGH::4], 1)
+
+
+class Scratch:
+    """Arrays for `count` hashes.
+
+    `packed` are the bytes of `hashes`, `marks` their marks. `look` fills these, `rows` with the numbers of the hashes'
+    rows, and compares all marks of those rows: `is_any_equal` and `first_equal` say with what result. `turn` counts the
+    looks, `source` is what the last one was for.
+    """
+
+    __slots__ = (
+        "_contents",
+        "_contents_flat",
+        "_empty",
+        "_equal",
+        "_equal_bytes",
+        "_equal_flat",
+        "_high",
+        "_mark_column",
+        "_ones",
+        "_pack",
+        "_shift",
+        "_wanted",
+        "_wanted_flat",
+        "hashes",
+        "lying",
+        "lying_bytes",
+        "marks",
+        "packed",
+        "rows",
+        "slots",
+        "source",
+        "taken",
+        "taken_bytes",
+        "turn",
+        "untaken_bytes",
+    )
+
+    def __init__(self, count: int) -> None:
+        self.turn = 0
+        self.source: Sequence[int] = ()
+        self._pack = struct.Struct(f"={count}Q").pack_into
+        self.packed = bytearray(count * 8)
+        self.hashes: Hashes = np.frombuffer(self.packed, np.int64)
+        self._high: Marks = self.hashes.view(np.uint16)[_HIGH::4]
+        self._ones: Marks = np.ones(count, np.uint16)
+        self.marks: Marks = np.empty(count, np.uint16)
+        self._mark_column = self.marks[:, None]
+        self._wanted: Marks = np.empty((count, ROW), np.uint16)
+        self._wanted_flat = self._wanted.reshape(-1)
+        self._contents = np.empty(count, ROW_OF_MARKS)
+        self._contents_flat: Marks = self._contents.view(np.uint16)
+        self._empty: Marks = np.zeros(count * ROW, np.uint16)
+        self._equal_bytes = bytearray(count * ROW)
+        self._equal_flat = np.frombuffer(self._equal_bytes, np.bool_)
+        self._equal = self._equal_flat.reshape(count, ROW)
+        self._shift: Numbers = np.full(count, ROW_SHIFT, np.int64)
+        self.rows: Numbers = np.empty(count, np.int64)
+        self.slots: Numbers = np.empty(count, np.int64)
+        self.taken_bytes = bytearray(count * MARK_BYTES)
+        self.taken: Marks = np.frombuffer(self.taken_bytes, np.uint16)
+        self.untaken_bytes = bytes(self.taken_bytes)
+        self.lying_bytes = bytearray(count * 8)
+        self.lying: Hashes = np.frombuffer(self.lying_bytes, np.int64)
+
+    def look(self, hashes: Sequence[int], row_mask: Numbers, table: "NDArray[np.void]") -> None:
+        """Compares the marks of hashes with those of their rows in the table."""
+        self.turn += 1
+        self.source = hashes
+        self._pack(self.packed, 0, *hashes)
+        bitwise_and(self.hashes, row_mask, self.rows)
+        table.take(self.rows, None, self._contents, "clip")
+        maximum(self._high, self._ones, out=self.marks)
+        self._wanted[...] = self._mark_column
+        equal(self._contents_flat, self._wanted_flat, self._equal_flat)
+
+    def is_any_equal(self) -> bool:
+        """Whether a row has the mark of the hash that it was looked through for."""
+        return 1 in self._equal_bytes
+
+    def first_equal(self) -> Numbers:
+        """The slot of each row's first equal mark, of its first slot where there is none."""
+        self._equal.argmax(1, self.slots)
+        left_shift(self.rows, self._shift, self.rows)
+        return add(self.slots, self.rows, self.slots)
+
+    def first_empty(self) -> Numbers:
+        """The first empty slot of each row, its first slot where all are taken."""
+        equal(self._contents_flat, self._empty, self._equal_flat)
+        return self.first_equal()
+
+
+class Scratches:
+    """A scratch for each count of hashes."""
+
+    __slots__ = ("_by_count",)
+
+    def __init__(self) -> None:
+        self._by_count: dict[int, Scratch] = {}
+
+    def of(self, count: int) -> Scratch:
+        """The scratch for so many hashes, with what was last put into it, or a new one."""
+        scratch = self._by_count.get(count)
+        if scratch is None:
+            scratch = Scratch(count)
+            if count <= _KEPT:
+                self._by_count[count] = scratch
+        return scratch
