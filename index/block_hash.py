@@ -56,7 +56,9 @@ def block_keys(
     rest = width * (count % _AT_ONCE)
     many = _blocks(width, _AT_ONCE).iter_unpack(data[: len(data) - rest])
     keys = [key := xxh3_64_intdigest(chunk, key) for chunks in many for chunk in chunks]
-    keys += [key := xxh3_64_intdigest(chunk, key) for (chunk,) in _blocks(width, 1).iter_unpack(data[len(data) - rest :])]
+    keys += [
+        key := xxh3_64_intdigest(chunk, key) for (chunk,) in _blocks(width, 1).iter_unpack(data[len(data) - rest :])
+    ]
     return keys
 
 

@@ -103,6 +103,17 @@ class Ledger:
             self._hold(holdings, tier, group, segment, part, applied)
             at += segment.length
 
+    def append(
+        self, holdings: Holdings, tier: Tier, group: Group, node: Node, hashes: list[int], applied: Applied
+    ) -> None:
+        """The same for the blocks at the end of a run."""
+        count = len(hashes)
+        offset = len(node.keys) - count
+        holdings.place(node, offset, hashes)
+        holdings.hold(tier, node, ones(count) << offset)
+        holdings.copies.first(tier, group, hashes)
+        applied.stored_blocks += count
+
     def segments(self, holdings: Holdings, hashes: list[int]) -> Iterator[Segment]:
         """Where these known blocks lie, those side by side in a run taken together."""
         at = 0

@@ -7,18 +7,19 @@ a row's 128. For the many of a usual event the marks are compared first, a row o
 in a hundred finds an equal mark by chance, and then whole hashes are.
 
 Where a row is full, a hash goes to a dict, until the table grows. So hashes that are not spread cost what they would
-cost in a dict alone. So does 0, which marks an empty slot.
+cost in a dict alone. So do those whose mark is 0, as an empty slot's is.
 """
 
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index.scratch import MARK_BYTES, ROW, ROW_OF_MARKS, ROW_SHIFT, Hashes, Marks, Numbers, Scratch, Scratches, marks_of
+from index.scratch import MARK_BYTES, ROW, ROW_OF_MARKS, Hashes, Marks, Numbers, Scratch, Scratches
 
 _HASH_BYTES: Final = 8
 _ROW_BYTES: Final = ROW * _HASH_BYTES
@@ -31,6 +32,9 @@ has more than 16."""
 _FEW: Final = 12
 """Fewer hashes are quicker looked at one by one."""
 
+_AT_ONCE: Final = 1 << 13
+"""Slots of a table that is doubled which are worked on together, so that they stay in the processor's cache."""
+
 _MARK_SHIFT: Final = 48
 _EMPTY: Final = bytes(_HASH_BYTES)
 
@@ -41,6 +45,7 @@ class Locations:
     __slots__ = (
         "_bytes",
         "_hashes",
+        "_mark_bytes",
         "_mark_numbers",
         "_mark_rows",
         "_marks",
@@ -50,6 +55,7 @@ class Locations:
         "_probed",
         "_room",
         "_row_mask",
+        "_run_bytes",
         "_runs",
         "_scratches",
         "_turn",
@@ -70,7 +76,7 @@ class Locations:
 
     def _lie_in(self, hashes: bytearray, marks: bytearray, runs: bytearray) -> None:
         """The table's memory, and the views of it: bytes and numbers for one hash, arrays for many."""
-        self._bytes = hashes
+        self._bytes, self._mark_bytes, self._run_bytes = hashes, marks, runs
         self._hashes: Hashes = np.frombuffer(hashes, np.int64)
         self._mark_numbers = memoryview(marks).cast("H")
         self._marks: Marks = np.frombuffer(marks, np.uint16)
@@ -106,13 +112,16 @@ class Locations:
             self._runs[slots] = number
         self._move_each(elsewhere, number)
 
-    def any_of(self, hashes: Sequence[int]) -> bool:
-        """Whether one of the hashes is there."""
-        if self._overflow and not self._overflow.keys().isdisjoint(hashes):
-            return True
+    def any_of(self, hashes: Sequence[int], distinct: AbstractSet[int] | None = None) -> bool:
+        """Whether one of the hashes is there; `distinct` are the same, if the caller has a set of them."""
+        overflow = self._overflow
+        if overflow:
+            few = distinct if distinct is not None and len(overflow) < len(distinct) else None
+            if not (overflow.keys().isdisjoint(hashes) if few is None else few.isdisjoint(overflow)):
+                return True
         if len(hashes) < _FEW:
             return any(self._slot(block_hash) >= 0 for block_hash in hashes)
-        return self._look(hashes).is_any_equal() and any(self._slot(block_hash) >= 0 for block_hash in hashes)
+        return 1 in self._look(hashes).equal_bytes and any(self._slot(block_hash) >= 0 for block_hash in hashes)
 
     def all_of(self, hashes: Sequence[int]) -> bool:
         """Whether all of the hashes, which differ, are there."""
@@ -159,30 +168,36 @@ class Locations:
 
     def _put_all(self, scratch: Scratch, number: int) -> None:
         """Puts hashes that were looked for."""
-        if _EMPTY in scratch.packed:
+        if 1 in scratch.equal_bytes and np.count_nonzero(scratch.marks) < len(scratch.marks):
             self._put_each(scratch.source, number)
             return
-        slots, hashes, marks = scratch.first_empty(), scratch.hashes, scratch.marks
+        slots = scratch.first_empty()
         self._marks.take(slots, None, scratch.taken, "clip")
         if scratch.taken_bytes != scratch.untaken_bytes:
-            fits = scratch.taken == 0
-            self._overflow.update(dict.fromkeys(_ints(hashes[~fits]), number))
-            slots, hashes, marks = slots[fits], hashes[fits], marks[fits]
-        self._hashes[slots] = hashes
-        self._marks[slots] = marks
-        self._runs[slots] = number
-        self._used += len(hashes)
-        self._hashes.take(slots, None, scratch.lying[: len(slots)], "clip")
-        if scratch.lying_bytes != scratch.packed:
-            self._put_others(slots, hashes, number)
+            self._put_fitting(scratch, number)
+            return
+        self._hashes[slots] = scratch.hashes
+        self._marks[slots] = scratch.marks
+        scratch.numbers.fill(number)
+        self._runs[slots] = scratch.numbers
+        self._hashes.take(slots, None, scratch.lying, "clip")
+        self._used += len(slots)
+        if scratch.lying_bytes != scratch.packed:  # of several that came for one slot, the last lies there
+            left = [scratch.source[at] for at in (scratch.lying != scratch.hashes).nonzero()[0].tolist()]
+            self._used -= len(left)
+            self._put_each(left, number)
 
-    def _put_others(self, slots: Numbers, hashes: Hashes, number: int) -> None:
-        """Puts elsewhere those that do not lie at their slots: of several that came for one, one lies there."""
-        lying = self._hashes.take(slots)
-        self._marks[slots] = marks_of(lying)
-        left = _ints(hashes[lying != hashes])
-        self._used -= len(left)
+    def _put_fitting(self, scratch: Scratch, number: int) -> None:
+        """The same where rows are full."""
+        fits = scratch.taken == 0
+        hashes, slots = scratch.hashes[fits], scratch.slots[fits]
+        self._hashes[slots] = hashes
+        self._marks[slots] = scratch.marks[fits]
+        self._runs[slots] = number
+        left = _ints(hashes[self._hashes.take(slots) != hashes])
+        self._used += len(slots) - len(left)
         self._put_each(left, number)
+        self._overflow.update(dict.fromkeys(_ints(scratch.hashes[~fits]), number))
 
     def _find_all(self, hashes: Sequence[int]) -> tuple[Numbers | None, Sequence[int]]:
         """The slots of hashes that lie in the table, and the other hashes; all are others where they are few."""
@@ -201,13 +216,14 @@ class Locations:
 
     def _put_each(self, hashes: Sequence[int], number: int) -> None:
         for block_hash in hashes:
-            slot = self._find(_EMPTY, block_hash) if block_hash else -1
+            mark = block_hash >> _MARK_SHIFT
+            slot = self._find(_EMPTY, block_hash) if mark else -1
             if slot < 0:
                 self._overflow[block_hash] = number
                 continue
             start = slot * _HASH_BYTES
             self._bytes[start : start + _HASH_BYTES] = block_hash.to_bytes(_HASH_BYTES, sys.byteorder)
-            self._mark_numbers[slot] = block_hash >> _MARK_SHIFT or 1
+            self._mark_numbers[slot] = mark
             self._numbers[slot] = number
             self._used += 1
 
@@ -244,19 +260,30 @@ class Locations:
         return at // _HASH_BYTES
 
     def _double(self) -> None:
-        """Splits each row in two, by the next bit of its hashes. O(table), some 10 ns a slot."""
-        size = len(self._hashes)
-        hashes, runs = self._bytes, bytes(self._numbers)
-        del self._hashes  # a view: as long as there is one, the bytes cannot grow in place
-        hashes += bytes(len(hashes))
-        self._lie_in(hashes, bytearray(size * 2 * MARK_BYTES), bytearray(runs * 2))
-        lower, upper = self._hashes[:size], self._hashes[size:]
-        np.multiply(lower, (lower & (size >> ROW_SHIFT)) != 0, out=upper)
-        lower -= upper
-        np.multiply(marks_of(self._hashes), self._hashes != 0, out=self._marks)
+        """Splits each row in two, by the next bit of its hashes. O(table), a few ns a slot."""
+        size, bit = len(self._hashes), len(self._mark_rows)
+        hashes, marks, runs = self._bytes, self._mark_bytes, self._run_bytes
+        self._let_go()
+        hashes *= 2
+        marks *= 2
+        runs *= 2
+        self._lie_in(hashes, marks, runs)
+        for start in range(0, size, _AT_ONCE):
+            lower = slice(start, min(start + _AT_ONCE, size))
+            upper = slice(size + lower.start, size + lower.stop)
+            rises = (self._hashes[lower] & bit) != 0
+            for each in (self._hashes, self._marks):
+                np.multiply(each[lower], rises, out=each[upper])
+                each[lower] -= each[upper]
         overflow, self._overflow = self._overflow, {}
         for block_hash, number in overflow.items():
             self._put_each([block_hash], number)
+
+    def _let_go(self) -> None:
+        """Gives up all views of the memory, which cannot grow in place as long as there are any."""
+        self._mark_numbers.release()
+        self._numbers.release()
+        del self._hashes, self._marks, self._mark_rows, self._mark_numbers, self._runs, self._numbers
 
 
 def _ints(hashes: Hashes) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy import add, bitwise_and, equal, left_shift, maximum
+from numpy import add, bitwise_and, equal, left_shift
 from numpy.typing import NDArray
 
 ROW_SHIFT: Final = 4
@@ -32,17 +32,12 @@ Marks = NDArray[np.uint16]
 Numbers = NDArray[np.int64]
 
 
-def marks_of(hashes: Hashes) -> Marks:
-    """The high 16 bits of each hash, or 1 where these are 0, which marks an empty slot."""
-    return maximum(hashes.view(np.uint16)[_HIGH::4], 1)
-
-
 class Scratch:
     """Arrays for `count` hashes.
 
-    `packed` are the bytes of `hashes`, `marks` their marks. `look` fills these, `rows` with the numbers of the hashes'
-    rows, and compares all marks of those rows: `is_any_equal` and `first_equal` say with what result. `turn` counts the
-    looks, `source` is what the last one was for.
+    `look` fills `hashes`, whose bytes are `packed`, `marks` with their marks and `rows` with the numbers of their rows,
+    and compares each mark with those in its row; `equal_bytes` holds a 1 for each that is equal. `turn` counts the
+    looks, and `source` is what the last was for. The other arrays are for what lies in the table at `slots`.
     """
 
     __slots__ = (
@@ -50,19 +45,19 @@ class Scratch:
         "_contents_flat",
         "_empty",
         "_equal",
-        "_equal_bytes",
-        "_equal_flat",
+        "_equal_rows",
         "_high",
         "_mark_column",
-        "_ones",
         "_pack",
         "_shift",
         "_wanted",
         "_wanted_flat",
+        "equal_bytes",
         "hashes",
         "lying",
         "lying_bytes",
         "marks",
+        "numbers",
         "packed",
         "rows",
         "slots",
@@ -80,7 +75,6 @@ class Scratch:
         self.packed = bytearray(count * 8)
         self.hashes: Hashes = np.frombuffer(self.packed, np.int64)
         self._high: Marks = self.hashes.view(np.uint16)[_HIGH::4]
-        self._ones: Marks = np.ones(count, np.uint16)
         self.marks: Marks = np.empty(count, np.uint16)
         self._mark_column = self.marks[:, None]
         self._wanted: Marks = np.empty((count, ROW), np.uint16)
@@ -88,12 +82,13 @@ class Scratch:
         self._contents = np.empty(count, ROW_OF_MARKS)
         self._contents_flat: Marks = self._contents.view(np.uint16)
         self._empty: Marks = np.zeros(count * ROW, np.uint16)
-        self._equal_bytes = bytearray(count * ROW)
-        self._equal_flat = np.frombuffer(self._equal_bytes, np.bool_)
-        self._equal = self._equal_flat.reshape(count, ROW)
+        self.equal_bytes = bytearray(count * ROW)
+        self._equal = np.frombuffer(self.equal_bytes, np.bool_)
+        self._equal_rows = self._equal.reshape(count, ROW)
         self._shift: Numbers = np.full(count, ROW_SHIFT, np.int64)
         self.rows: Numbers = np.empty(count, np.int64)
         self.slots: Numbers = np.empty(count, np.int64)
+        self.numbers = np.empty(count, np.uint32)
         self.taken_bytes = bytearray(count * MARK_BYTES)
         self.taken: Marks = np.frombuffer(self.taken_bytes, np.uint16)
         self.untaken_bytes = bytes(self.taken_bytes)
@@ -107,23 +102,19 @@ class Scratch:
         self._pack(self.packed, 0, *hashes)
         bitwise_and(self.hashes, row_mask, self.rows)
         table.take(self.rows, None, self._contents, "clip")
-        maximum(self._high, self._ones, out=self.marks)
+        self.marks[...] = self._high
         self._wanted[...] = self._mark_column
-        equal(self._contents_flat, self._wanted_flat, self._equal_flat)
-
-    def is_any_equal(self) -> bool:
-        """Whether a row has the mark of the hash that it was looked through for."""
-        return 1 in self._equal_bytes
+        equal(self._contents_flat, self._wanted_flat, self._equal)
 
     def first_equal(self) -> Numbers:
         """The slot of each row's first equal mark, of its first slot where there is none."""
-        self._equal.argmax(1, self.slots)
+        self._equal_rows.argmax(1, self.slots)
         left_shift(self.rows, self._shift, self.rows)
         return add(self.slots, self.rows, self.slots)
 
     def first_empty(self) -> Numbers:
         """The first empty slot of each row, its first slot where all are taken."""
-        equal(self._contents_flat, self._empty, self._equal_flat)
+        equal(self._contents_flat, self._empty, self._equal)
         return self.first_equal()
 
 

@@ -73,10 +73,10 @@ class Store:
             applied.ignored_group += len(event.block_hashes)
         elif not event.block_size and not event.token_ids:
             self._placeholder(holdings, event, applied)
-        elif not _is_sound(event):
+        elif not _is_sound(event, distinct := set(event.block_hashes)):
             applied.malformed += 1
         else:
-            known = self._store(holdings, event, applied)
+            known = self._store(holdings, event, distinct, applied)
             if known and (holdings.orphans.blocks or len(holdings.placeholders)):
                 self._adopt(holdings, known, applied)
 
@@ -120,7 +120,7 @@ class Store:
         removals = []
         while queue:
             orphan = queue.popleft()
-            became_known = self._store(holdings, orphan.event, applied)
+            became_known = self._store(holdings, orphan.event, set(orphan.event.block_hashes), applied)
             if became_known is None:
                 continue
             if orphan.cancelled:
@@ -139,10 +139,14 @@ class Store:
             applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
             yield from adopted
 
-    def _store(self, holdings: Holdings, event: BlockStored, applied: Applied) -> list[int] | None:
+    def _store(self, holdings: Holdings, event: BlockStored, distinct: set[int], applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
         leaf = holdings.recent
-        if leaf is not None and self._goes_on(holdings, leaf, event):
+        if (
+            leaf is not None
+            and self._goes_on(holdings, leaf, event)
+            and not (holdings.located.any_of(event.block_hashes, distinct))
+        ):
             self._extend(holdings, leaf, event, applied)
             return event.block_hashes
         place = self._place(holdings, event)
@@ -151,7 +155,7 @@ class Store:
         ):
             applied.malformed += 1
             return None
-        if holdings.located.any_of(event.block_hashes):
+        if holdings.located.any_of(event.block_hashes, distinct):
             return self._store_mixed(holdings, place, event, applied)
         if place is None:
             self._put_aside(holdings, event, applied)
@@ -160,7 +164,7 @@ class Store:
         return event.block_hashes
 
     def _goes_on(self, holdings: Holdings, leaf: Node, event: BlockStored) -> bool:
-        """Whether the event's blocks, none of them known, follow the last block of a leaf that has room for them."""
+        """Whether the event's blocks follow the last block of a leaf that has room for them."""
         parent, hashes = event.parent_block_hash, event.block_hashes
         return (
             parent is not None
@@ -169,16 +173,14 @@ class Store:
             and leaf.root.block_size == event.block_size
             and len(hashes) <= self._tree.room(leaf)
             and leaf.end + len(hashes) <= MAX_DEPTH_BLOCKS
-            and not holdings.located.any_of(hashes)
         )
 
     def _extend(self, holdings: Holdings, leaf: Node, event: BlockStored, applied: Applied) -> None:
         """What `_insert` does, where nothing is to be found out first."""
         extras = event_extras(event.extra_keys, event.lora_name)
         keys = block_keys(event.token_ids, event.block_size, leaf.keys[-1], extras)
-        segment = Segment(leaf, len(leaf.keys), len(keys))
         self._tree.extend(leaf, keys)
-        self._ledger.occupy(holdings, event.tier, event.group_idx, [segment], event.block_hashes, applied)
+        self._ledger.append(holdings, event.tier, event.group_idx, leaf, event.block_hashes, applied)
 
     def _store_mixed(self, holdings: Holdings, place: Place | None, event: BlockStored, applied: Applied) -> list[int]:
         """Stores an event with known blocks among its own, stretch by stretch of equal sort."""
@@ -294,9 +296,8 @@ def _is_indexed(holdings: Holdings, group: Group) -> bool:
     return kind is None or kind in INDEXED_KINDS
 
 
-def _is_sound(event: BlockStored) -> bool:
+def _is_sound(event: BlockStored, distinct: set[int]) -> bool:
     blocks = len(event.block_hashes)
-    distinct = set(event.block_hashes)
     return (
         len(event.token_ids) == blocks * event.block_size
         and len(distinct) == blocks
