@@ -116,16 +116,13 @@ class Holdings:
             at = column.rfind(needle, 0, at + HASH_BYTES - 1)
         return None
 
-    def ends_with(self, node: Node, tier: Tier, block_hash: int) -> bool:
-        """Whether the run's last block is this one, and held in the tier."""
-        length = len(node.keys)
+    def find_last(self, node: Node, block_hash: int) -> int | None:
+        """The same, but only if it is the last that was written there. O(1)."""
         column = self.columns.get(node)
-        return (
-            column is not None
-            and len(column) == length * HASH_BYTES
-            and node.held[tier].get(self, 0).bit_length() == length
-            and column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder))
-        )
+        if column is None or not column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder)):
+            return None
+        number = len(column) // HASH_BYTES - 1
+        return number if self.bits_anywhere(node) >> number & 1 else None
 
     def hashes(self, node: Node, offset: int = 0, end: int | None = None) -> "array[int]":
         """The hashes of the run's blocks from `offset` on; meaningful where a bit is set."""

@@ -87,6 +87,9 @@ class Ledger:
 
     def after(self, holdings: Holdings, block_hash: int) -> Place | None:
         """The point right after a block; None if the publisher does not hold it."""
+        recent = holdings.recent
+        if recent is not None and (last := holdings.find_last(recent, block_hash)) is not None:
+            return Place(recent.root, recent, recent.start + last + 1)
         if (found := self.find(holdings, block_hash)) is None:
             return None
         node, offset = found

@@ -24,7 +24,7 @@ from index.scratch import MARK_BYTES, ROW, ROW_OF_MARKS, Hashes, Marks, Numbers,
 _HASH_BYTES: Final = 8
 _ROW_BYTES: Final = ROW * _HASH_BYTES
 _RUN_BYTES: Final = 4
-_FIRST_ROWS: Final = 4
+_FIRST_ROWS: Final = 64
 _FULL: Final = 0.5
 """Of all slots. The table doubles then, so a quarter to a half are used; with 8 hashes a row on average, one row in 250
 has more than 16."""

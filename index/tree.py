@@ -144,7 +144,7 @@ class Tree:
         segments = []
         at = 0
         if node is not None and not node.children:
-            at = min(self.room(node), len(keys))
+            at = min(self._max_run_blocks - len(node.keys), len(keys))
             if at:
                 segments.append(Segment(node, len(node.keys), at))
                 self.extend(node, keys if at == len(keys) else keys[:at])
@@ -155,12 +155,17 @@ class Tree:
             at += len(run)
         return segments
 
-    def room(self, node: Node) -> int:
-        """How many blocks may be added to the end of a leaf."""
-        return self._max_run_blocks - len(node.keys)
+    def leaf_at(self, place: Place, count: int) -> Node | None:
+        """The leaf that ends at `place`, if it has room for so many blocks more."""
+        node = place.node
+        if node is None or node.children:
+            return None
+        length = len(node.keys)
+        is_end = place.depth == node.start + length
+        return node if is_end and length + count <= self._max_run_blocks else None
 
     def extend(self, node: Node, keys: list[int]) -> None:
-        """Adds blocks to the end of a leaf that has room for them."""
+        """Adds blocks to a leaf that has room for them."""
         node.keys.fromlist(keys)
         node.changed()
         node.used = self.clock
