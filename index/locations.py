@@ -1,12 +1,13 @@
 """Where a publisher's blocks are: from the engine's hash to the number of the run, in about 40 bytes a block.
 
-A dict would cost 90, half of them for the int object that holds the hash. Here the hashes lie packed in rows of 16
-slots, the low bits of a hash naming its row: engine hashes are digests, so rows fill evenly. The run's number is in a
-second array at the same slot, and in a third the hash's *mark*, its high 16 bits. One hash is looked for as 8 bytes in
-a row's 128. For the many of a usual event the marks are compared first, a row of which is half a cache line; one event
-in a hundred finds an equal mark by chance, and then whole hashes are.
+A dict would cost 90, half of them for the int object that holds the hash. Here the hashes lie packed in a table. The
+low bits of a hash name its home, and it lies in the first of the 16 slots from there on that was empty: engine hashes
+are digests, so homes are spread evenly. The run's number is in a second array at the same slot, and in a third the
+hash's *mark*, its high 16 bits. One hash is looked for as 8 bytes in the 128 of its window. For the many of a usual
+event the marks are compared first, in a handful of numpy calls, each well under a microsecond; one event in a hundred
+finds an equal mark by chance, and then whole hashes are.
 
-Where a row is full, a hash goes to a dict, until the table grows. So hashes that are not spread cost what they would
+Where a window is full, a hash goes to a dict, until the table grows. So hashes that are not spread cost what they would
 cost in a dict alone. So do those whose mark is 0, as an empty slot's is.
 """
 
@@ -17,17 +18,15 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from index.scratch import MARK_BYTES, ROW, ROW_OF_MARKS, Hashes, Marks, Numbers, Scratch, Scratches
+from index.scratch import MARK_BYTES, WINDOW, WINDOW_OF_MARKS, Hashes, Marks, Numbers, Scratch, Scratches
 
 _HASH_BYTES: Final = 8
-_ROW_BYTES: Final = ROW * _HASH_BYTES
+_WINDOW_BYTES: Final = WINDOW * _HASH_BYTES
 _RUN_BYTES: Final = 4
-_FIRST_ROWS: Final = 64
+_FIRST_HOMES: Final = 1024
 _FULL: Final = 0.5
-"""Of all slots. The table doubles then, so a quarter to a half are used; with 8 hashes a row on average, one row in 250
-has more than 16."""
+"""Of all homes. The table doubles then, so a quarter to a half are used; so few windows are full."""
 
 _FEW: Final = 12
 """Fewer hashes are quicker looked at one by one."""
@@ -47,19 +46,19 @@ class Locations:
         "_hashes",
         "_mark_bytes",
         "_mark_numbers",
-        "_mark_rows",
         "_marks",
         "_mask",
+        "_mask_array",
         "_numbers",
         "_overflow",
         "_probed",
         "_room",
-        "_row_mask",
         "_run_bytes",
         "_runs",
         "_scratches",
         "_turn",
         "_used",
+        "_windows",
     )
 
     def __init__(self, scratches: Scratches | None = None) -> None:
@@ -71,7 +70,7 @@ class Locations:
         """Forgets everything."""
         self._overflow: dict[int, int] = {}
         self._used = 0
-        slots = _FIRST_ROWS * ROW
+        slots = _FIRST_HOMES + WINDOW
         self._lie_in(bytearray(slots * _HASH_BYTES), bytearray(slots * MARK_BYTES), bytearray(slots * _RUN_BYTES))
 
     def _lie_in(self, hashes: bytearray, marks: bytearray, runs: bytearray) -> None:
@@ -80,12 +79,13 @@ class Locations:
         self._hashes: Hashes = np.frombuffer(hashes, np.int64)
         self._mark_numbers = memoryview(marks).cast("H")
         self._marks: Marks = np.frombuffer(marks, np.uint16)
-        self._mark_rows: NDArray[np.void] = np.frombuffer(marks, ROW_OF_MARKS)
         self._numbers = memoryview(runs).cast("I")
         self._runs = np.frombuffer(runs, np.uint32)
-        self._mask = len(self._mark_rows) - 1
-        self._row_mask: Numbers = np.array(self._mask, np.int64)
-        self._room = int(_FULL * len(self._hashes))
+        homes = len(self._hashes) - WINDOW
+        self._windows = np.ndarray(homes, WINDOW_OF_MARKS, marks, strides=(MARK_BYTES,))
+        self._mask = homes - 1
+        self._mask_array: Numbers = np.array(self._mask, np.int64)
+        self._room = int(_FULL * homes)
         self._probed: Scratch | None = None
         self._turn = 0
 
@@ -155,7 +155,7 @@ class Locations:
 
     def _look(self, hashes: Sequence[int]) -> Scratch:
         scratch = self._scratches.of(len(hashes))
-        scratch.look(hashes, self._row_mask, self._mark_rows)
+        scratch.look(hashes, self._mask_array, self._windows)
         self._probed, self._turn = scratch, scratch.turn
         return scratch
 
@@ -188,7 +188,7 @@ class Locations:
             self._put_each(left, number)
 
     def _put_fitting(self, scratch: Scratch, number: int) -> None:
-        """The same where rows are full."""
+        """The same where windows are full."""
         fits = scratch.taken == 0
         hashes, slots = scratch.hashes[fits], scratch.slots[fits]
         self._hashes[slots] = hashes
@@ -251,39 +251,47 @@ class Locations:
         return self._find(block_hash.to_bytes(_HASH_BYTES, sys.byteorder), block_hash) if block_hash else -1
 
     def _find(self, content: bytes, block_hash: int) -> int:
-        """The first slot of the hash's row with this content; -1 if there is none."""
-        start = (block_hash & self._mask) * _ROW_BYTES
-        end = start + _ROW_BYTES
+        """The first slot of the hash's window with this content; -1 if there is none."""
+        start = (block_hash & self._mask) * _HASH_BYTES
+        end = start + _WINDOW_BYTES
         at = self._bytes.find(content, start, end)
         while at % _HASH_BYTES and at >= 0:
             at = self._bytes.find(content, at + _HASH_BYTES - at % _HASH_BYTES, end)
         return at // _HASH_BYTES
 
     def _double(self) -> None:
-        """Splits each row in two, by the next bit of its hashes. O(table), a few ns a slot."""
-        size, bit = len(self._hashes), len(self._mark_rows)
-        hashes, marks, runs = self._bytes, self._mark_bytes, self._run_bytes
-        self._let_go()
-        hashes *= 2
-        marks *= 2
-        runs *= 2
-        self._lie_in(hashes, marks, runs)
-        for start in range(0, size, _AT_ONCE):
-            lower = slice(start, min(start + _AT_ONCE, size))
-            upper = slice(size + lower.start, size + lower.stop)
-            rises = (self._hashes[lower] & bit) != 0
+        """Moves every hash whose home does, by the next bit of it, as far up. O(table), a few ns a slot."""
+        homes = self._mask + 1
+        last = self._hashes[homes:].view(np.uint64).tolist()
+        behind = {block_hash: self._numbers[homes + at] for at, block_hash in enumerate(last) if block_hash}
+        self._used -= len(behind)
+        behind.update(self._overflow)
+        self._overflow = {}
+        self._grow()
+        for start in range(0, homes, _AT_ONCE):
+            lower = slice(start, min(start + _AT_ONCE, homes))
+            upper = slice(homes + lower.start, homes + lower.stop)
+            rises = (self._hashes[lower] & homes) != 0
             for each in (self._hashes, self._marks):
                 np.multiply(each[lower], rises, out=each[upper])
                 each[lower] -= each[upper]
-        overflow, self._overflow = self._overflow, {}
-        for block_hash, number in overflow.items():
+        self._hashes[2 * homes :] = 0
+        self._marks[2 * homes :] = 0
+        self._runs[homes:-WINDOW] = self._runs[:homes]
+        for block_hash, number in behind.items():
             self._put_each([block_hash], number)
 
-    def _let_go(self) -> None:
-        """Gives up all views of the memory, which cannot grow in place as long as there are any."""
+    def _grow(self) -> None:
+        """Makes room for twice as many homes; what is there behind those that were is undefined."""
+        homes, slots = self._mask + 1, len(self._hashes)
+        memory = self._bytes, self._mark_bytes, self._run_bytes
         self._mark_numbers.release()
         self._numbers.release()
-        del self._hashes, self._marks, self._mark_rows, self._mark_numbers, self._runs, self._numbers
+        del self._hashes, self._marks, self._windows, self._runs  # while there are views, nothing grows in place
+        for part in memory:
+            more = homes * (len(part) // slots)
+            part.extend(part[:more])
+        self._lie_in(*memory)
 
 
 def _ints(hashes: Hashes) -> list[int]:

@@ -1,4 +1,4 @@
-"""Memory in which many hashes are compared with the rows of a table at once, made beforehand.
+"""Memory in which many hashes are compared with parts of a table at once, made beforehand.
 
 Of the time that numpy takes for some 64 numbers, most goes into making the result and into bringing two shapes
 together. So results go into arrays that are there already, both operands have one shape, and where the question is
@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy import add, bitwise_and, equal, left_shift
+from numpy import add, bitwise_and, equal
 from numpy.typing import NDArray
 
-ROW_SHIFT: Final = 4
-ROW: Final = 1 << ROW_SHIFT
-"""Slots of a table's row."""
+WINDOW: Final = 16
+"""Slots of a table in which a hash may lie, from its home on."""
 
 MARK_BYTES: Final = 2
-ROW_OF_MARKS: Final = np.dtype((np.void, ROW * MARK_BYTES))
+WINDOW_OF_MARKS: Final = np.dtype((np.void, WINDOW * MARK_BYTES))
 
 _KEPT: Final = 128
 """What a scratch costs to make is little beside more hashes than these."""
@@ -35,31 +34,29 @@ Numbers = NDArray[np.int64]
 class Scratch:
     """Arrays for `count` hashes.
 
-    `look` fills `hashes`, whose bytes are `packed`, `marks` with their marks and `rows` with the numbers of their rows,
-    and compares each mark with those in its row; `equal_bytes` holds a 1 for each that is equal. `turn` counts the
-    looks, and `source` is what the last was for. The other arrays are for what lies in the table at `slots`.
+    `look` fills `hashes`, whose bytes are `packed`, `marks` with their marks and `homes` with the slots where they are
+    at home, and compares each mark with those in its window; `equal_bytes` holds a 1 for each that is equal. `turn`
+    counts the looks, and `source` is what the last was for. The other arrays are for what lies in the table at `slots`.
     """
 
     __slots__ = (
         "_contents",
-        "_contents_flat",
         "_empty",
         "_equal",
-        "_equal_rows",
+        "_equal_windows",
         "_high",
         "_mark_column",
         "_pack",
-        "_shift",
         "_wanted",
         "_wanted_flat",
         "equal_bytes",
         "hashes",
+        "homes",
         "lying",
         "lying_bytes",
         "marks",
         "numbers",
         "packed",
-        "rows",
         "slots",
         "source",
         "taken",
@@ -77,16 +74,14 @@ class Scratch:
         self._high: Marks = self.hashes.view(np.uint16)[_HIGH::4]
         self.marks: Marks = np.empty(count, np.uint16)
         self._mark_column = self.marks[:, None]
-        self._wanted: Marks = np.empty((count, ROW), np.uint16)
+        self._wanted: Marks = np.empty((count, WINDOW), np.uint16)
         self._wanted_flat = self._wanted.reshape(-1)
-        self._contents = np.empty(count, ROW_OF_MARKS)
-        self._contents_flat: Marks = self._contents.view(np.uint16)
-        self._empty: Marks = np.zeros(count * ROW, np.uint16)
-        self.equal_bytes = bytearray(count * ROW)
+        self._contents: Marks = np.empty(count * WINDOW, np.uint16)
+        self._empty: Marks = np.zeros(count * WINDOW, np.uint16)
+        self.equal_bytes = bytearray(count * WINDOW)
         self._equal = np.frombuffer(self.equal_bytes, np.bool_)
-        self._equal_rows = self._equal.reshape(count, ROW)
-        self._shift: Numbers = np.full(count, ROW_SHIFT, np.int64)
-        self.rows: Numbers = np.empty(count, np.int64)
+        self._equal_windows = self._equal.reshape(count, WINDOW)
+        self.homes: Numbers = np.empty(count, np.int64)
         self.slots: Numbers = np.empty(count, np.int64)
         self.numbers = np.empty(count, np.uint32)
         self.taken_bytes = bytearray(count * MARK_BYTES)
@@ -95,26 +90,25 @@ class Scratch:
         self.lying_bytes = bytearray(count * 8)
         self.lying: Hashes = np.frombuffer(self.lying_bytes, np.int64)
 
-    def look(self, hashes: Sequence[int], row_mask: Numbers, table: "NDArray[np.void]") -> None:
-        """Compares the marks of hashes with those of their rows in the table."""
+    def look(self, hashes: Sequence[int], mask: Numbers, windows: "NDArray[np.void]") -> None:
+        """Compares the marks of hashes with those in their windows; `windows` has one for each home."""
         self.turn += 1
         self.source = hashes
         self._pack(self.packed, 0, *hashes)
-        bitwise_and(self.hashes, row_mask, self.rows)
-        table.take(self.rows, None, self._contents, "clip")
+        bitwise_and(self.hashes, mask, self.homes)
+        self._contents = windows[self.homes].view(np.uint16)
         self.marks[...] = self._high
         self._wanted[...] = self._mark_column
-        equal(self._contents_flat, self._wanted_flat, self._equal)
+        equal(self._contents, self._wanted_flat, self._equal)
 
     def first_equal(self) -> Numbers:
-        """The slot of each row's first equal mark, of its first slot where there is none."""
-        self._equal_rows.argmax(1, self.slots)
-        left_shift(self.rows, self._shift, self.rows)
-        return add(self.slots, self.rows, self.slots)
+        """The slot of the first equal mark in each window, its first slot where there is none."""
+        self._equal_windows.argmax(1, self.slots)
+        return add(self.slots, self.homes, self.slots)
 
     def first_empty(self) -> Numbers:
-        """The first empty slot of each row, its first slot where all are taken."""
-        equal(self._contents_flat, self._empty, self._equal)
+        """The first empty slot of each window, its first slot where all are taken."""
+        equal(self._contents, self._empty, self._equal)
         return self.first_equal()
 
 
