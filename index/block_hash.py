@@ -84,7 +84,7 @@ def salt_extra(cache_salt: str) -> bytes:
 
 def event_extras(extra_keys: Sequence[Any] | None, lora_name: str | None) -> dict[int, bytes] | None:
     """`extras` of a stored event's blocks from its `extra_keys`; the LoRA name is left out, being in the root key."""
-    if not extra_keys or not any(extra_keys):
+    if not extra_keys or extra_keys.count(None) == len(extra_keys):
         return None
     extras = {}
     for block, values in enumerate(extra_keys):

@@ -63,7 +63,7 @@ class Locations:
 
     def __init__(self, scratches: Scratches | None = None) -> None:
         """Tables that are used in turn may share their scratches."""
-        self._scratches = scratches or Scratches()
+        self._scratches = Scratches() if scratches is None else scratches
         self.clear()
 
     def clear(self) -> None:
@@ -154,7 +154,7 @@ class Locations:
         self._probed = None
 
     def _look(self, hashes: Sequence[int]) -> Scratch:
-        scratch = self._scratches.of(len(hashes))
+        scratch = self._scratches[len(hashes)]
         scratch.look(hashes, self._mask_array, self._windows)
         self._probed, self._turn = scratch, scratch.turn
         return scratch

@@ -112,19 +112,11 @@ class Scratch:
         return self.first_equal()
 
 
-class Scratches:
-    """A scratch for each count of hashes."""
+class Scratches(dict[int, Scratch]):
+    """A scratch for each count of hashes that was asked for."""
 
-    __slots__ = ("_by_count",)
-
-    def __init__(self) -> None:
-        self._by_count: dict[int, Scratch] = {}
-
-    def of(self, count: int) -> Scratch:
-        """The scratch for so many hashes, with what was last put into it, or a new one."""
-        scratch = self._by_count.get(count)
-        if scratch is None:
-            scratch = Scratch(count)
-            if count <= _KEPT:
-                self._by_count[count] = scratch
+    def __missing__(self, count: int) -> Scratch:
+        scratch = Scratch(count)
+        if count <= _KEPT:
+            self[count] = scratch
         return scratch
