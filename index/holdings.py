@@ -43,8 +43,8 @@ class Holdings:
     was put. `columns` are the runs it has bits in, each with the packed hashes of its blocks; an entry counts only
     where a bit is set, and a column may be shorter or longer than its run. `kinds` is what the publisher said its
     KV-cache groups are. `given_up` counts, per tier, blocks that were evicted from the index and whose removal was not
-    announced yet. `private` are the blocks whose key contains their hash. `recent` is the run that blocks were last put
-    in, which may be no more, and only says where to look first.
+    announced yet. `private` are the blocks whose key contains their hash. `recent` is the run, one of those with a
+    column, where blocks were put last; the next ones mostly follow.
     """
 
     __slots__ = (
@@ -103,6 +103,18 @@ class Holdings:
         self.located.put(hashes, node.id)
         self.recent = node
 
+    def append(self, tier: Tier, node: Node, hashes: Sequence[int]) -> None:
+        """Takes blocks that were added to the end of a run of which the publisher has, and holds, the block before."""
+        column = self.columns[node]
+        count = len(hashes)
+        number = len(column) // HASH_BYTES
+        column += self.located.packed(hashes)
+        self.located.put(hashes, node.id)
+        held = node.held[tier]
+        held[self] = held.get(self, 0) | ones(count) << number
+        self.blocks[tier] += count
+        self.recent = node
+
     def find(self, node: Node, block_hash: int) -> int | None:
         """The number in `node` of a block with this hash; None if the publisher holds none there. O(run), in C."""
         column = self.columns.get(node)
@@ -116,10 +128,10 @@ class Holdings:
             at = column.rfind(needle, 0, at + HASH_BYTES - 1)
         return None
 
-    def find_last(self, node: Node, block_hash: int) -> int | None:
-        """The same, but only if it is the last that was written there. O(1)."""
-        column = self.columns.get(node)
-        if column is None or not column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder)):
+    def find_last(self, node: Node, block_hash: int | None) -> int | None:
+        """The same of a run it has blocks in, but only if it is the last that was written there. O(1)."""
+        column = self.columns[node]
+        if block_hash is None or not column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder)):
             return None
         number = len(column) // HASH_BYTES - 1
         return number if self.bits_anywhere(node) >> number & 1 else None
@@ -150,6 +162,8 @@ class Holdings:
         high = self.bits_anywhere(node) >> offset
         if high:
             self.columns[lower] = column[offset * HASH_BYTES :]
+            if self.recent is node:
+                self.recent = lower
         del column[offset * HASH_BYTES :]
         for tier in Tier:
             held = node.held[tier]
@@ -162,7 +176,13 @@ class Holdings:
             else:
                 del held[self]
         if not self.bits_anywhere(node):
-            del self.columns[node]
+            self.leave(node)
+
+    def leave(self, node: Node) -> None:
+        """The publisher holds nothing in the run any more."""
+        del self.columns[node]
+        if self.recent is node:
+            self.recent = None
 
     def merge(self, node: Node, lower: Node) -> None:
         """Hands what lies in `lower` to `node`, which it follows."""
@@ -170,7 +190,8 @@ class Holdings:
         column = self.columns.setdefault(node, bytearray())
         start = length * HASH_BYTES
         column.extend(bytes(max(0, start - len(column))))
-        column[start:] = self.columns.pop(lower)
+        column[start:] = self.columns[lower]
+        self.leave(lower)
         for tier in Tier:
             if high := lower.held[tier].get(self, 0):
                 node.held[tier][self] = node.held[tier].get(self, 0) | high << length
@@ -201,7 +222,7 @@ class Holdings:
             return
         del held[self]
         if not self.bits_anywhere(node):
-            del self.columns[node]
+            self.leave(node)
 
     def forget_all(self, hashes: Sequence[int]) -> None:
         """The blocks left their last tier."""

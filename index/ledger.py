@@ -109,13 +109,10 @@ class Ledger:
     def append(
         self, holdings: Holdings, tier: Tier, group: Group, node: Node, hashes: list[int], applied: Applied
     ) -> None:
-        """The same for the blocks at the end of a run."""
-        count = len(hashes)
-        offset = len(node.keys) - count
-        holdings.place(node, offset, hashes)
-        holdings.hold(tier, node, ones(count) << offset)
+        """The same for the last blocks of a run of which the publisher holds all blocks up to the one before them."""
+        holdings.append(tier, node, hashes)
         holdings.copies.first(tier, group, hashes)
-        applied.stored_blocks += count
+        applied.stored_blocks += len(hashes)
 
     def segments(self, holdings: Holdings, hashes: list[int]) -> Iterator[Segment]:
         """Where these known blocks lie, those side by side in a run taken together."""
@@ -207,7 +204,7 @@ class Ledger:
             if holdings.blocks[other]:
                 holdings.forget(node, bits & ~kept)
             if not kept:
-                del holdings.columns[node]
+                holdings.leave(node)
         holdings.blocks[tier] = holdings.given_up[tier] = 0
         holdings.copies.clear(tier)
         holdings.orphans.cancel_tier(tier)

@@ -11,6 +11,8 @@ Where a window is full, a hash goes to a dict, until the table grows. So hashes 
 cost in a dict alone. So do those whose mark is 0, as an empty slot's is.
 """
 
+# ruff: noqa: S101 - check() asserts
+
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from index.scratch import MARK_BYTES, WINDOW, WINDOW_OF_MARKS, Hashes, Marks, Numbers, Scratch, Scratches
+from index.scratch import MARK_BYTES, WINDOW, WINDOW_OF_MARKS, Hashes, Marks, Numbers, Scratch, Scratches, high_bits
 
 _HASH_BYTES: Final = 8
 _WINDOW_BYTES: Final = WINDOW * _HASH_BYTES
@@ -152,6 +154,14 @@ class Locations:
             self._used -= len(slots)
         self._drop_each(elsewhere)
         self._probed = None
+
+    def check(self) -> None:
+        """Asserts that marks agree with hashes, and that each is in its window, once. O(table)."""
+        assert np.array_equal(high_bits(self._hashes), self._marks), "a mark is not its hash's"
+        slots = self._hashes.nonzero()[0]
+        assert len(slots) == self._used <= self._room, "hashes are miscounted"
+        assert ((slots - (self._hashes[slots] & self._mask)) & -WINDOW == 0).all(), "a hash is outside its window"
+        assert len(set(self)) == len(self), "a hash is there twice"
 
     def _look(self, hashes: Sequence[int]) -> Scratch:
         scratch = self._scratches[len(hashes)]

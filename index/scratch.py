@@ -31,6 +31,11 @@ Marks = NDArray[np.uint16]
 Numbers = NDArray[np.int64]
 
 
+def high_bits(hashes: Hashes) -> Marks:
+    """The marks of hashes, as a view of them."""
+    return hashes.view(np.uint16)[_HIGH::4]
+
+
 class Scratch:
     """Arrays for `count` hashes.
 
@@ -71,7 +76,7 @@ class Scratch:
         self._pack = struct.Struct(f"={count}Q").pack_into
         self.packed = bytearray(count * 8)
         self.hashes: Hashes = np.frombuffer(self.packed, np.int64)
-        self._high: Marks = self.hashes.view(np.uint16)[_HIGH::4]
+        self._high = high_bits(self.hashes)
         self.marks: Marks = np.empty(count, np.uint16)
         self._mark_column = self.marks[:, None]
         self._wanted: Marks = np.empty((count, WINDOW), np.uint16)

@@ -20,7 +20,7 @@ from index.copies import Group
 from index.events import INDEXED_KINDS, BlockRemoved, BlockStored, Event, Tier
 from index.holdings import Holdings
 from index.ledger import Applied, Ledger
-from index.node import common_length
+from index.node import Node, common_length
 from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
 from index.waiting import Orphan
 
@@ -141,6 +141,10 @@ class Store:
 
     def _store(self, holdings: Holdings, event: BlockStored, distinct: set[int], applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
+        leaf = self._leaf_before(holdings, event)
+        if leaf is not None and not holdings.located.any_of(event.block_hashes, distinct):
+            self._extend(holdings, leaf, event, applied)
+            return event.block_hashes
         place = self._place(holdings, event)
         if place is not None and (
             place.root.block_size != event.block_size or place.depth + len(event.block_hashes) > MAX_DEPTH_BLOCKS
@@ -154,6 +158,24 @@ class Store:
             return []
         self._insert(holdings, place, event, applied)
         return event.block_hashes
+
+    def _leaf_before(self, holdings: Holdings, event: BlockStored) -> Node | None:
+        """The leaf that the event goes on, where that is quick to tell: the usual one, with room for its blocks."""
+        leaf = holdings.recent
+        if leaf is None or leaf.children or leaf.root.block_size != event.block_size:
+            return None
+        length = len(leaf.keys)
+        if holdings.find_last(leaf, event.parent_block_hash) != length - 1:
+            return None
+        count = len(event.block_hashes)
+        return leaf if self._tree.has_room(leaf, count) and leaf.start + length + count <= MAX_DEPTH_BLOCKS else None
+
+    def _extend(self, holdings: Holdings, leaf: Node, event: BlockStored, applied: Applied) -> None:
+        """What `_insert` does, where nothing has to be found out first."""
+        extras = event_extras(event.extra_keys, event.lora_name)
+        keys = block_keys(event.token_ids, event.block_size, leaf.keys[-1], extras)
+        self._tree.extend(leaf, keys)
+        self._ledger.append(holdings, event.tier, event.group_idx, leaf, event.block_hashes, applied)
 
     def _store_mixed(self, holdings: Holdings, place: Place | None, event: BlockStored, applied: Applied) -> list[int]:
         """Stores an event with known blocks among its own, stretch by stretch of equal sort."""
@@ -195,11 +217,6 @@ class Store:
         """Stores blocks of which the publisher holds none yet, right after `place`."""
         extras = event_extras(event.extra_keys, event.lora_name)
         keys = block_keys(event.token_ids, event.block_size, place.key(), extras)
-        leaf = self._tree.leaf_at(place, len(keys))
-        if leaf is not None:
-            self._tree.extend(leaf, keys)
-            self._ledger.append(holdings, event.tier, event.group_idx, leaf, event.block_hashes, applied)
-            return
         path = self._tree.follow(place, keys)
         clear = _unheld_length(holdings, path)
         if clear is None:

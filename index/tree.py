@@ -155,14 +155,9 @@ class Tree:
             at += len(run)
         return segments
 
-    def leaf_at(self, place: Place, count: int) -> Node | None:
-        """The leaf that ends at `place`, if it has room for so many blocks more."""
-        node = place.node
-        if node is None or node.children:
-            return None
-        length = len(node.keys)
-        is_end = place.depth == node.start + length
-        return node if is_end and length + count <= self._max_run_blocks else None
+    def has_room(self, node: Node, count: int) -> bool:
+        """Whether so many blocks more may be added to a leaf."""
+        return len(node.keys) + count <= self._max_run_blocks
 
     def extend(self, node: Node, keys: list[int]) -> None:
         """Adds blocks to a leaf that has room for them."""
