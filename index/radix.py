@@ -7,9 +7,9 @@ runs * holders, not blocks * holders. A publisher's removals touch only its own 
 held.
 
 The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `locations` (from hash to
-run), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit, place and count of a block),
-`store` (events), `match` (lookup), `bound` (what to give up), `residency` (one publisher as a record), `check`
-(invariants). `snapshot` builds on these.
+run), `scratch` (memory for that), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit,
+place and count of a block), `store` (events), `match` (lookup), `bound` (what to give up), `residency` (one publisher
+as a record), `check` (invariants). `snapshot` builds on these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

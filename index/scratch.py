@@ -20,8 +20,10 @@ WINDOW: Final = 16
 MARK_BYTES: Final = 2
 WINDOW_OF_MARKS: Final = np.dtype((np.void, WINDOW * MARK_BYTES))
 
-_KEPT: Final = 128
-"""What a scratch costs to make is little beside more hashes than these."""
+_KEPT: Final = 64
+_LONGEST: Final = 512
+"""How many scratches are kept, and of how many hashes each: 5 MB at most. What a longer one costs to make is little
+beside its hashes."""
 
 _HIGH: Final = 3 if sys.byteorder == "little" else 0
 """Of the four 16-bit parts of a hash the one of its high bits."""
@@ -122,6 +124,8 @@ class Scratches(dict[int, Scratch]):
 
     def __missing__(self, count: int) -> Scratch:
         scratch = Scratch(count)
-        if count <= _KEPT:
+        if count <= _LONGEST:
+            if len(self) == _KEPT:
+                self.clear()
             self[count] = scratch
         return scratch

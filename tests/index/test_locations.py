@@ -25,7 +25,7 @@ HASHES: dict[str, Callable[[int], int]] = {
 
 
 def batches(kind: str, sizes: Iterable[int]) -> list[list[int]]:
-    fresh = iter(dict.fromkeys(HASHES[kind](number) for number in range(4000)))
+    fresh = iter(dict.fromkeys(HASHES[kind](number) for number in range(6000)))
     return [[next(fresh) for _ in range(size)] for size in sizes]
 
 
@@ -169,6 +169,18 @@ def test_hashes_looked_for_before_others_were_put_find_their_own_slots() -> None
     locations.drop(other)
     assert not locations.any_of(one[:0])
     assert {locations.get(each) for each in one} == {2}
+
+
+def test_batches_of_ever_other_sizes_are_found_again_in_bounded_memory() -> None:
+    scratches = Scratches()
+    locations = Locations(scratches)
+    put = batches("spread", [*range(12, 90), 513])
+    for number, hashes in enumerate(put):
+        assert not locations.any_of(hashes)
+        locations.put(hashes, number)
+        assert len(scratches) <= 64
+        assert max(scratches) <= 512
+    assert all(locations.get(each) == number for number, hashes in enumerate(put) for each in hashes)
 
 
 class LikeADict(RuleBasedStateMachine):
