@@ -134,7 +134,9 @@ class Holdings:
         if block_hash is None or not column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder)):
             return None
         number = len(column) // HASH_BYTES - 1
-        return number if self.bits_anywhere(node) >> number & 1 else None
+        gpu, cpu = node.held
+        is_held = gpu.get(self, 0) >> number & 1 or cpu.get(self, 0) >> number & 1
+        return number if is_held else None
 
     def hashes(self, node: Node, offset: int = 0, end: int | None = None) -> "array[int]":
         """The hashes of the run's blocks from `offset` on; meaningful where a bit is set."""

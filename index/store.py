@@ -25,12 +25,17 @@ from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
 from index.waiting import Orphan
 
 
-def joined_removals(events: Iterable[Event]) -> Iterator[Event]:
+def joined_removals(events: Iterable[Event]) -> Iterable[Event]:
     """The same events, removals of one tier and group that follow each other made one.
 
     vLLM frees a sequence's blocks from its last to its first and announces each in an event of its own. Joined from the
     last event to the first they lie side by side as in their run, and are taken out together. Removals commute.
     """
+    listed = list(events)
+    return _joined_neighbours(listed) if len(listed) > 1 else listed
+
+
+def _joined_neighbours(events: list[Event]) -> Iterator[Event]:
     removals: list[BlockRemoved] = []
     for event in events:
         removal = event if isinstance(event, BlockRemoved) else None
