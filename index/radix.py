@@ -8,8 +8,8 @@ held.
 
 The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `locations` (from hash to
 run), `scratch` (memory for that), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit,
-place and count of a block), `store` (events), `match` (lookup), `bound` (what to give up), `residency` (one publisher
-as a record), `check` (invariants). `snapshot` builds on these.
+place and count of a block), `store` (events), `removals` (many as one), `match` (lookup), `bound` (what to give up),
+`residency` (one publisher as a record), `check` (invariants). `snapshot` builds on these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,10 @@ from index.events import AllBlocksCleared, BlockStored, Event, Tier
 from index.holdings import Holdings, Publisher
 from index.ledger import Applied, Ledger
 from index.match import Cached, match
+from index.removals import joined_removals
 from index.residency import Residency, check, export, restore
 from index.scratch import Scratches
-from index.store import Store, joined_removals
+from index.store import Store
 from index.tree import Tree
 
 __all__ = ["Applied", "Cached", "IndexStats", "Publisher", "RadixIndex"]
