@@ -14,12 +14,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 _TOKEN_BYTES = 4
+_AT_ONCE = 64
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -49,7 +51,21 @@ def block_keys(
             if block < count:
                 chunks[block] += extra
         return [key := xxh3_64_intdigest(chunk, key) for chunk in chunks]
-    return [key := xxh3_64_intdigest(chunk, key) for (chunk,) in struct.iter_unpack(f"{width}s", data)]
+    if count <= _AT_ONCE:
+        return [key := xxh3_64_intdigest(chunk, key) for chunk in _blocks(width, count).unpack(data)]
+    rest = width * (count % _AT_ONCE)
+    many = _blocks(width, _AT_ONCE).iter_unpack(data[: len(data) - rest])
+    keys = [key := xxh3_64_intdigest(chunk, key) for chunks in many for chunk in chunks]
+    keys += [
+        key := xxh3_64_intdigest(chunk, key) for (chunk,) in _blocks(width, 1).iter_unpack(data[len(data) - rest :])
+    ]
+    return keys
+
+
+@lru_cache(maxsize=4 * _AT_ONCE)
+def _blocks(width: int, count: int) -> struct.Struct:
+    """Takes `count` blocks of `width` bytes apart at once, which is quicker than one after the other."""
+    return struct.Struct(f"{width}s" * count)
 
 
 def extra_bytes(values: Sequence[Any]) -> bytes:
@@ -90,7 +106,7 @@ def media_extras(media: Sequence[Media], block_size: int, cache_salt: str | None
 
 def event_extras(extra_keys: Sequence[Any] | None, lora_name: str | None) -> dict[int, bytes] | None:
     """`extras` of a stored event's blocks from its `extra_keys`; the LoRA name is left out, being in the root key."""
-    if not extra_keys or not any(extra_keys):
+    if not extra_keys or extra_keys.count(None) == len(extra_keys):
         return None
     extras = {}
     for block, values in enumerate(extra_keys):

@@ -85,6 +85,8 @@ def _check_holdings(tree: Tree, holdings: Holdings) -> None:
         count = sum(holdings.bits(tier, node).bit_count() for node in holdings.columns)
         assert count == holdings.blocks[tier], "blocks are miscounted"
     assert holdings.private <= set(holdings.located), "a private block is not located"
+    assert holdings.recent is None or holdings.recent in holdings.columns, "the recent run is one without blocks"
+    holdings.located.check()
     _check_copies(tree, holdings)
     _check_waiting(holdings)
 

@@ -16,6 +16,7 @@ from index.copies import Copies, Group
 from index.events import Tier
 from index.locations import Locations
 from index.node import Node, ones, trailing_ones
+from index.scratch import Scratches
 from index.waiting import Orphans, Placeholders
 
 HASH_BYTES: Final = 8
@@ -42,7 +43,8 @@ class Holdings:
     was put. `columns` are the runs it has bits in, each with the packed hashes of its blocks; an entry counts only
     where a bit is set, and a column may be shorter or longer than its run. `kinds` is what the publisher said its
     KV-cache groups are. `given_up` counts, per tier, blocks that were evicted from the index and whose removal was not
-    announced yet. `private` are the blocks whose key contains their hash.
+    announced yet. `private` are the blocks whose key contains their hash. `recent` is the run, one of those with a
+    column, where blocks were put last; the next ones mostly follow.
     """
 
     __slots__ = (
@@ -57,12 +59,16 @@ class Holdings:
         "placeholders",
         "private",
         "publisher",
+        "recent",
     )
 
-    def __init__(self, publisher: Publisher, model: str, *, orphan_limit: int, placeholder_limit: int) -> None:
+    def __init__(
+        self, publisher: Publisher, model: str, *, orphan_limit: int, placeholder_limit: int, scratches: Scratches
+    ) -> None:
         self.publisher = publisher
         self.model = model
-        self.located = Locations()
+        self.located = Locations(scratches)
+        self.recent: Node | None = None
         self.columns: dict[Node, bytearray] = {}
         self.blocks = [0, 0]
         self.given_up = [0, 0]
@@ -91,10 +97,23 @@ class Holdings:
         start = offset * HASH_BYTES
         if len(column) < start:
             column.extend(bytes(start - len(column)))
-        column[start : start + len(hashes) * HASH_BYTES] = self.located.packed(hashes).data
+        column[start : start + len(hashes) * HASH_BYTES] = self.located.packed(hashes)
         if bits is not None:
             hashes = members(hashes, bits)
         self.located.put(hashes, node.id)
+        self.recent = node
+
+    def append(self, tier: Tier, node: Node, hashes: Sequence[int]) -> None:
+        """Takes blocks that were added to the end of a run of which the publisher has, and holds, the block before."""
+        column = self.columns[node]
+        count = len(hashes)
+        number = len(column) // HASH_BYTES
+        column += self.located.packed(hashes)
+        self.located.put(hashes, node.id)
+        held = node.held[tier]
+        held[self] = held.get(self, 0) | ones(count) << number
+        self.blocks[tier] += count
+        self.recent = node
 
     def find(self, node: Node, block_hash: int) -> int | None:
         """The number in `node` of a block with this hash; None if the publisher holds none there. O(run), in C."""
@@ -108,6 +127,16 @@ class Holdings:
                 return at // HASH_BYTES
             at = column.rfind(needle, 0, at + HASH_BYTES - 1)
         return None
+
+    def find_last(self, node: Node, block_hash: int | None) -> int | None:
+        """The same of a run it has blocks in, but only if it is the last that was written there. O(1)."""
+        column = self.columns[node]
+        if block_hash is None or not column.endswith(block_hash.to_bytes(HASH_BYTES, sys.byteorder)):
+            return None
+        number = len(column) // HASH_BYTES - 1
+        gpu, cpu = node.held
+        is_held = gpu.get(self, 0) >> number & 1 or cpu.get(self, 0) >> number & 1
+        return number if is_held else None
 
     def hashes(self, node: Node, offset: int = 0, end: int | None = None) -> "array[int]":
         """The hashes of the run's blocks from `offset` on; meaningful where a bit is set."""
@@ -135,6 +164,8 @@ class Holdings:
         high = self.bits_anywhere(node) >> offset
         if high:
             self.columns[lower] = column[offset * HASH_BYTES :]
+            if self.recent is node:
+                self.recent = lower
         del column[offset * HASH_BYTES :]
         for tier in Tier:
             held = node.held[tier]
@@ -147,7 +178,13 @@ class Holdings:
             else:
                 del held[self]
         if not self.bits_anywhere(node):
-            del self.columns[node]
+            self.leave(node)
+
+    def leave(self, node: Node) -> None:
+        """The publisher holds nothing in the run any more."""
+        del self.columns[node]
+        if self.recent is node:
+            self.recent = None
 
     def merge(self, node: Node, lower: Node) -> None:
         """Hands what lies in `lower` to `node`, which it follows."""
@@ -155,7 +192,8 @@ class Holdings:
         column = self.columns.setdefault(node, bytearray())
         start = length * HASH_BYTES
         column.extend(bytes(max(0, start - len(column))))
-        column[start:] = self.columns.pop(lower)
+        column[start:] = self.columns[lower]
+        self.leave(lower)
         for tier in Tier:
             if high := lower.held[tier].get(self, 0):
                 node.held[tier][self] = node.held[tier].get(self, 0) | high << length
@@ -186,7 +224,7 @@ class Holdings:
             return
         del held[self]
         if not self.bits_anywhere(node):
-            del self.columns[node]
+            self.leave(node)
 
     def forget_all(self, hashes: Sequence[int]) -> None:
         """The blocks left their last tier."""

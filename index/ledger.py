@@ -87,6 +87,9 @@ class Ledger:
 
     def after(self, holdings: Holdings, block_hash: int) -> Place | None:
         """The point right after a block; None if the publisher does not hold it."""
+        recent = holdings.recent
+        if recent is not None and (last := holdings.find_last(recent, block_hash)) is not None:
+            return Place(recent.root, recent, recent.start + last + 1)
         if (found := self.find(holdings, block_hash)) is None:
             return None
         node, offset = found
@@ -102,6 +105,14 @@ class Ledger:
             holdings.place(segment.node, segment.offset, part)
             self._hold(holdings, tier, group, segment, part, applied)
             at += segment.length
+
+    def append(
+        self, holdings: Holdings, tier: Tier, group: Group, node: Node, hashes: list[int], applied: Applied
+    ) -> None:
+        """The same for the last blocks of a run of which the publisher holds all blocks up to the one before them."""
+        holdings.append(tier, node, hashes)
+        holdings.copies.first(tier, group, hashes)
+        applied.stored_blocks += len(hashes)
 
     def segments(self, holdings: Holdings, hashes: list[int]) -> Iterator[Segment]:
         """Where these known blocks lie, those side by side in a run taken together."""
@@ -193,7 +204,7 @@ class Ledger:
             if holdings.blocks[other]:
                 holdings.forget(node, bits & ~kept)
             if not kept:
-                del holdings.columns[node]
+                holdings.leave(node)
         holdings.blocks[tier] = holdings.given_up[tier] = 0
         holdings.copies.clear(tier)
         holdings.orphans.cancel_tier(tier)

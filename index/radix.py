@@ -7,9 +7,9 @@ runs * holders, not blocks * holders. A publisher's removals touch only its own 
 held.
 
 The parts: `tree` (runs, splits), `node` (bit sets, comparison), `holdings` (per publisher), `locations` (from hash to
-run), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit, place and count of a block),
-`store` (events), `match` (lookup), `bound` (what to give up), `residency` (one publisher as a record), `check`
-(invariants). `snapshot` builds on these.
+run), `scratch` (memory for that), `copies` (counts behind a bit), `waiting` (orphans, placeholders), `ledger` (bit,
+place and count of a block), `store` (events), `removals` (many as one), `match` (lookup), `bound` (what to give up),
+`residency` (one publisher as a record), `check` (invariants). `snapshot` builds on these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,10 @@ from index.events import AllBlocksCleared, BlockStored, Event, Tier
 from index.holdings import Holdings, Publisher
 from index.ledger import Applied, Ledger
 from index.match import Cached, match
+from index.removals import joined_removals
 from index.residency import Residency, check, export, restore
-from index.store import Store, joined_removals
+from index.scratch import Scratches
+from index.store import Store
 from index.tree import Tree
 
 __all__ = ["Applied", "Cached", "IndexStats", "Publisher", "RadixIndex"]
@@ -71,6 +73,7 @@ class RadixIndex:
         self._tree = Tree(max_run_blocks, self._leaves if max_blocks is not None else None)
         self._ledger = Ledger(self._tree)
         self._store = Store(self._tree, self._ledger)
+        self._scratches = Scratches()
         self._publishers: dict[Publisher, Holdings] = {}
         self._orphan_limit = orphan_limit_blocks
         self._placeholder_limit = placeholder_limit_blocks
@@ -86,7 +89,11 @@ class RadixIndex:
                 return
             self._forget(holdings)
         self._publishers[publisher] = Holdings(
-            publisher, model, orphan_limit=self._orphan_limit, placeholder_limit=self._placeholder_limit
+            publisher,
+            model,
+            orphan_limit=self._orphan_limit,
+            placeholder_limit=self._placeholder_limit,
+            scratches=self._scratches,
         )
 
     def apply(self, publisher: Publisher, events: Iterable[Event]) -> Applied:

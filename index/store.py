@@ -12,48 +12,17 @@ made with the engine's hash, and so do those after it: nothing is claimed for th
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from index.block_hash import block_keys, event_extras
 from index.copies import Group
-from index.events import INDEXED_KINDS, BlockRemoved, BlockStored, Event, Tier
+from index.events import INDEXED_KINDS, BlockRemoved, BlockStored, Tier
 from index.holdings import Holdings
 from index.ledger import Applied, Ledger
-from index.node import common_length
+from index.node import Node, common_length
 from index.tree import MAX_DEPTH_BLOCKS, Place, Segment, Tree
 from index.waiting import Orphan
-
-
-def joined_removals(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, removals of one tier and group that follow each other made one.
-
-    vLLM frees a sequence's blocks from its last to its first and announces each in an event of its own. Joined from the
-    last event to the first they lie side by side as in their run, and are taken out together. Removals commute.
-    """
-    removals: list[BlockRemoved] = []
-    for event in events:
-        removal = event if isinstance(event, BlockRemoved) else None
-        if removals and not (removal and _same_place(removal, removals[0])):
-            yield _joined(removals)
-            removals = []
-        if removal:
-            removals.append(removal)
-        else:
-            yield event
-    if removals:
-        yield _joined(removals)
-
-
-def _same_place(one: BlockRemoved, other: BlockRemoved) -> bool:
-    return one.tier == other.tier and one.group_idx == other.group_idx
-
-
-def _joined(removals: list[BlockRemoved]) -> BlockRemoved:
-    if len(removals) == 1:
-        return removals[0]
-    hashes = [block_hash for event in reversed(removals) for block_hash in event.block_hashes]
-    return BlockRemoved(hashes, removals[0].tier, removals[0].group_idx)
 
 
 class Store:
@@ -73,10 +42,10 @@ class Store:
             applied.ignored_group += len(event.block_hashes)
         elif not event.block_size and not event.token_ids:
             self._placeholder(holdings, event, applied)
-        elif not _is_sound(event):
+        elif not _is_sound(event, distinct := set(event.block_hashes)):
             applied.malformed += 1
         else:
-            known = self._store(holdings, event, applied)
+            known = self._store(holdings, event, distinct, applied)
             if known and (holdings.orphans.blocks or len(holdings.placeholders)):
                 self._adopt(holdings, known, applied)
 
@@ -120,7 +89,7 @@ class Store:
         removals = []
         while queue:
             orphan = queue.popleft()
-            became_known = self._store(holdings, orphan.event, applied)
+            became_known = self._store(holdings, orphan.event, set(orphan.event.block_hashes), applied)
             if became_known is None:
                 continue
             if orphan.cancelled:
@@ -139,21 +108,43 @@ class Store:
             applied.adopted += sum(len(orphan.event.block_hashes) for orphan in adopted)
             yield from adopted
 
-    def _store(self, holdings: Holdings, event: BlockStored, applied: Applied) -> list[int] | None:
+    def _store(self, holdings: Holdings, event: BlockStored, distinct: set[int], applied: Applied) -> list[int] | None:
         """Stores what can be; returns the hashes that became known, None if the event does not fit its parent."""
+        leaf = self._leaf_before(holdings, event)
+        if leaf is not None and not holdings.located.any_of(event.block_hashes, distinct):
+            self._extend(holdings, leaf, event, applied)
+            return event.block_hashes
         place = self._place(holdings, event)
         if place is not None and (
             place.root.block_size != event.block_size or place.depth + len(event.block_hashes) > MAX_DEPTH_BLOCKS
         ):
             applied.malformed += 1
             return None
-        if holdings.located.any_of(event.block_hashes):
+        if holdings.located.any_of(event.block_hashes, distinct):
             return self._store_mixed(holdings, place, event, applied)
         if place is None:
             self._put_aside(holdings, event, applied)
             return []
         self._insert(holdings, place, event, applied)
         return event.block_hashes
+
+    def _leaf_before(self, holdings: Holdings, event: BlockStored) -> Node | None:
+        """The leaf that the event goes on, where that is quick to tell: the usual one, with room for its blocks."""
+        leaf = holdings.recent
+        if leaf is None or leaf.children or leaf.root.block_size != event.block_size:
+            return None
+        length = len(leaf.keys)
+        if holdings.find_last(leaf, event.parent_block_hash) != length - 1:
+            return None
+        count = len(event.block_hashes)
+        return leaf if self._tree.has_room(leaf, count) and leaf.start + length + count <= MAX_DEPTH_BLOCKS else None
+
+    def _extend(self, holdings: Holdings, leaf: Node, event: BlockStored, applied: Applied) -> None:
+        """What `_insert` does, where nothing has to be found out first."""
+        extras = event_extras(event.extra_keys, event.lora_name)
+        keys = block_keys(event.token_ids, event.block_size, leaf.keys[-1], extras)
+        self._tree.extend(leaf, keys)
+        self._ledger.append(holdings, event.tier, event.group_idx, leaf, event.block_hashes, applied)
 
     def _store_mixed(self, holdings: Holdings, place: Place | None, event: BlockStored, applied: Applied) -> list[int]:
         """Stores an event with known blocks among its own, stretch by stretch of equal sort."""
@@ -269,9 +260,8 @@ def _is_indexed(holdings: Holdings, group: Group) -> bool:
     return kind is None or kind in INDEXED_KINDS
 
 
-def _is_sound(event: BlockStored) -> bool:
+def _is_sound(event: BlockStored, distinct: set[int]) -> bool:
     blocks = len(event.block_hashes)
-    distinct = set(event.block_hashes)
     return (
         len(event.token_ids) == blocks * event.block_size
         and len(distinct) == blocks

@@ -147,15 +147,23 @@ class Tree:
             at = min(self._max_run_blocks - len(node.keys), len(keys))
             if at:
                 segments.append(Segment(node, len(node.keys), at))
-                node.keys += array("Q", keys if at == len(keys) else keys[:at])
-                node.changed()
-                node.used = self.clock
+                self.extend(node, keys if at == len(keys) else keys[:at])
         while at < len(keys):
             run = array("Q", keys[at : at + self._max_run_blocks])
             node = self._add(root, node, run)
             segments.append(Segment(node, 0, len(run)))
             at += len(run)
         return segments
+
+    def has_room(self, node: Node, count: int) -> bool:
+        """Whether so many blocks more may be added to a leaf."""
+        return len(node.keys) + count <= self._max_run_blocks
+
+    def extend(self, node: Node, keys: list[int]) -> None:
+        """Adds blocks to a leaf that has room for them."""
+        node.keys.fromlist(keys)
+        node.changed()
+        node.used = self.clock
 
     def prune(self, node: Node | None) -> None:
         """Takes away what nobody holds at the end of `node`, if it is a leaf, and of the leaves this makes."""

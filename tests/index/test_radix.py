@@ -5,7 +5,7 @@ import pytest
 from index.block_hash import block_keys, extra_bytes, root_key, salt_extra
 from index.events import AllBlocksCleared, BlockRemoved, BlockStored, Tier
 from index.radix import Applied, Cached, IndexStats
-from index.store import joined_removals
+from index.removals import joined_removals
 from tests.index.fleet import A1, SIZE, A, B, Fleet, hashes, placeholder, removed, stored, tokens
 
 
