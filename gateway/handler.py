@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
-from aiohttp import web
 
 from config.schema import Limits
 from gateway import bodies
@@ -17,8 +16,8 @@ from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
+from gateway.front.request import Request
 from gateway.inject import remote_kv_source, with_kv_transfer_params
-from gateway.journal import RECORD
 from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
@@ -67,10 +66,10 @@ class Handler:
         self._limits = limits
         self._budget.reconfigure(limits.retry_budget)
 
-    async def serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+    async def serve(self, request: Request, endpoint: Endpoint) -> None:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
         self.drain.require_open()
-        record = request[RECORD]
+        record = request.record
         body = await bodies.receive(request, endpoint.reads, self._limits)
         ask = await self.understanding.ask(request, endpoint, body)
         record.model = ask.model or ""
@@ -84,9 +83,7 @@ class Handler:
         finally:
             self._budget.ended(self._pods.clock())
 
-    async def _where_best(
-        self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
-    ) -> web.StreamResponse:
+    async def _where_best(self, request: Request, ask: Ask, body: Body, record: Record, learn: _Learn | None) -> None:
         """Decide, forward; before the first byte, a pod's failure is answered by another pod with a fresh decision."""
         if ask.only is not None and not ask.only:
             raise Forbidden(
@@ -126,9 +123,7 @@ class Handler:
         self._metrics.retries_refused.labels(refused).inc()
         return False
 
-    async def _where_it_is(
-        self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
-    ) -> web.StreamResponse:
+    async def _where_it_is(self, request: Request, ask: Ask, body: Body, record: Record, learn: _Learn | None) -> None:
         """Forward to the pod that keeps a response; where that is not known, to one after the other until one does."""
         places = self._responses.places(request, ask, ask.response_id or "")
         failed: PodError | NoPodReady | None = None
@@ -152,7 +147,7 @@ class Handler:
 
     async def _attempt(
         self,
-        request: web.Request,
+        request: Request,
         decision: Decision,
         ask: Ask,
         body: Body,
@@ -161,7 +156,7 @@ class Handler:
         again: _Again,
         not_here: int | None = None,
         learn: _Learn | None = None,
-    ) -> web.StreamResponse:
+    ) -> None:
         pod, chosen = decision.pod, decision.chosen
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
@@ -174,7 +169,7 @@ class Handler:
                 elsewhere=partial(self._elsewhere, lease, record, again),
             )
             try:
-                answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
+                await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
             except PodError as error:
                 if error.agreed or isinstance(error, NotHere):
                     raise
@@ -192,7 +187,6 @@ class Handler:
                 stream.audit.told()
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
-            return answer
 
     def _elsewhere(self, lease: Lease, record: Record, again: _Again, error: PodError) -> bool:
         """What to do with an answer that is a failure: whether to ask another pod instead of passing it on."""
@@ -208,7 +202,7 @@ class Handler:
                 record.engine_error = error.reason
         return error.agreed
 
-    def _to_send(self, request: web.Request, decision: Decision, ask: Ask, body: Body) -> Attempt:
+    def _to_send(self, request: Request, decision: Decision, ask: Ask, body: Body) -> Attempt:
         pod, source, params = decision.pod, decision.source, None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
@@ -220,7 +214,7 @@ class Handler:
             length = body.length
         elif body:
             body = _with_source(body, params)
-        return Attempt(pod.url, request.method, request.path_qs, headers, body, length)
+        return Attempt(pod.url, request.method, request.target, headers, body, length)
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
         began = time.perf_counter()
@@ -239,11 +233,11 @@ class Handler:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
         return decision
 
-    def _learner(self, request: web.Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
+    def _learner(self, request: Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
         """What sees the first piece of an answer, to know from then on where a response is."""
         if endpoint.placed != "response":
             return None
-        stored = request.match_info.get("id")
+        stored = request.response_id
 
         def learn(pod: Pod, status: int, piece: bytes) -> None:
             if status >= _MULTIPLE_CHOICES:
