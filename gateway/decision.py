@@ -6,7 +6,6 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from config.schema import P2P, Placement
@@ -137,17 +136,15 @@ class Decider:
 
     def _match(self, ask: Ask, pods: Iterable[Pod]) -> _Matched:
         """What each publisher holds of the request's sequences, in each block size that its model's blocks have."""
-        namespaces = set() if ask.model is None else {pod.models[ask.model].namespace for pod in pods}
-        sizes = {namespace: self._index.block_sizes(namespace) for namespace in namespaces}
+        namespaces = () if ask.model is None else {pod.models[ask.model].namespace for pod in pods}
+        sizes = [(namespace, self._index.block_sizes(namespace)) for namespace in namespaces]
         found: list[tuple[int, dict[Publisher, Cached]]] = []
-        salt = ask.peek.cache_salt
+        salt, match = ask.peek.cache_salt, self._index.match
         for tokens in ask.prompt.sequences:
-            cached = [
-                self._index.match({size: tokens.keys(name, size, salt) for size in known})
-                for name, known in sizes.items()
-            ]
+            cached = [match({size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
             found.append((len(tokens), _summed(cached)))
-        return _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE), found)
+        largest = max((size for _, known in sizes for size in known), default=_DEFAULT_BLOCK_SIZE)
+        return _Matched(largest, found)
 
 
 def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:

@@ -15,7 +15,8 @@ from aiohttp.typedefs import Handler as Next
 
 from config.keys import ApiKey
 from gateway.errors import Forbidden, Overloaded, RateLimited
-from gateway.front.request import ASKED, Request
+from gateway.front.request import Request
+from gateway.front.unusual import ASKED
 from gateway.keys import Keys
 
 ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot")

@@ -162,7 +162,8 @@ class Handler:
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
         expected = _expected(decision, ask, record)
         with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
-            attempt = self._to_send(request, decision, ask, body)._replace(
+            attempt = Attempt(
+                *self._to_send(request, decision, ask, body),
                 not_here=not_here,
                 first=first,
                 completes=ask.computes and record.endpoint != OTHER.label,
@@ -202,7 +203,10 @@ class Handler:
                 record.engine_error = error.reason
         return error.agreed
 
-    def _to_send(self, request: Request, decision: Decision, ask: Ask, body: Body) -> Attempt:
+    def _to_send(
+        self, request: Request, decision: Decision, ask: Ask, body: Body
+    ) -> tuple[str, list[tuple[bytes, bytes]], Body, int | None]:
+        """URL of the pod, headers, body, its length."""
         pod, source, params = decision.pod, decision.source, None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             params = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
@@ -214,7 +218,7 @@ class Handler:
             length = body.length
         elif body:
             body = _with_source(body, params)
-        return Attempt(pod.url, request.method, request.target, headers, body, length)
+        return pod.url, headers, body, length
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
         began = time.perf_counter()

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from config.schema import Limits
@@ -20,17 +20,12 @@ from gateway.answers import error_event
 from gateway.deadline import Deadline
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
-from gateway.front.request import HOP_BY_HOP, ClientLeftError, Relayed, Request
+from gateway.front.request import ClientLeftError, Relay, Request
 from gateway.leases import Lease
 from gateway.metrics import Record
 from gateway.upstream import as_pod_error
 from gateway.wire import Answer, Origin, Pool, WireError
 
-# The length of a body is written anew: it may not be what it was.
-_NOT_TO_POD = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
-_NOT_TO_POD_UNPACKED = _NOT_TO_POD | {b"content-encoding"}
-# By these a client could choose a rank or a source, here or at a pod.
-_STEERING = (b"x-gateway-", b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 _UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 _TAIL_BYTES = 64 * 1024  # of each: a slow reader's stream is not to keep a megabyte for it
@@ -46,8 +41,6 @@ class Attempt(NamedTuple):
     """
 
     url: str
-    method: str
-    path: str
     headers: list[tuple[bytes, bytes]]
     body: bytes | AsyncIterable[bytes]
     length: int | None = None
@@ -86,9 +79,12 @@ class Proxy:
     ) -> None:
         """Stream one attempt's answer to the client. Raises PodError before the first byte; ClientLeftError."""
         begun = False
-        where = attempt.url + attempt.path
+        where = attempt.url + request.target
         try:
-            async with Deadline(self._limits.first_byte_timeout) as deadline, await self._send(attempt) as answer:
+            async with (
+                Deadline(self._limits.first_byte_timeout) as deadline,
+                await self._send(request, attempt) as answer,
+            ):
                 if answer.status == attempt.not_here:
                     lease.first_byte()
                     raise NotHere(f"{where} answered {answer.status}", code="not_here")
@@ -136,14 +132,14 @@ class Proxy:
             lease.first_byte()
         return chunk
 
-    async def _send(self, attempt: Attempt) -> Answer:
+    def _send(self, request: Request, attempt: Attempt) -> Awaitable[Answer]:
         origin = self._origins.get(attempt.url)
         if origin is None:
             tls = self._tls if attempt.url.lower().startswith("https:") else None
             origin = self._origins[attempt.url] = Origin.of(attempt.url, tls)
-        path = attempt.path.encode("utf-8", "surrogateescape")
-        return await self._pool.request(
-            origin, attempt.method.encode(), path, attempt.headers, attempt.body, length=attempt.length
+        target = request.target.encode("utf-8", "surrogateescape")
+        return self._pool.request(
+            origin, request.method.encode(), target, attempt.headers, attempt.body, length=attempt.length
         )
 
     async def _stream(
@@ -162,7 +158,7 @@ class Proxy:
             tail.append(piece if len(piece) <= _TAIL_BYTES else piece[-_TAIL_BYTES:])
 
         try:
-            await request.relay(Relayed(answer, chunk, headers, keep, deadline, self._limits.idle_timeout))
+            await request.relay(Relay(answer, chunk, headers, keep, deadline, self._limits.idle_timeout))
         finally:
             end = b"".join(tail)
             if answer.status == 200 and not record.engine_error:
@@ -189,19 +185,8 @@ async def _break_off(request: Request, error: GatewayError) -> None:
 
 
 def to_pod(request: Request, request_id: str, rank: int | None, *, unpacked: bool) -> list[tuple[bytes, bytes]]:
-    """The client's headers, less what is this connection's own and what could steer.
-
-    `rank` if the pod has several; `unpacked` if the body is not in the coding any more in which it came.
-    """
-    dropped = _NOT_TO_POD_UNPACKED if unpacked else _NOT_TO_POD
-    if named := request.of_connection:
-        dropped |= named
-    sent = [
-        header
-        for name, header in zip(request.names, request.raw_headers, strict=True)
-        if name not in dropped and not name.startswith(_STEERING)
-    ]
-    sent.append((b"x-request-id", request_id.encode("utf-8", "surrogateescape")))
+    """The headers of a request to a pod: the client's, and ours; `rank` if the pod has several."""
+    sent = [*request.passed_on(unpacked=unpacked), (b"x-request-id", request_id.encode("utf-8", "surrogateescape"))]
     if rank is not None:
         sent.append((b"x-data-parallel-rank", b"%d" % rank))
     return sent

@@ -20,7 +20,8 @@ from gateway.answers import error_answer
 from gateway.bodies import read_body
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, ModelNotFound, RequestError
-from gateway.front.request import ASKED, ClientLeftError, Request, Unusual, reset
+from gateway.front.request import ClientLeftError, Request, reset
+from gateway.front.unusual import ASKED, Unusual
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
 from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, Journal
@@ -109,49 +110,49 @@ class Routes:
         asked = request[ASKED] = Unusual(request)
         return await self._journaled(asked, partial(handler, request))
 
-    async def exchange(self, request: Request) -> web.Response | None:
+    def exchange(self, request: Request) -> Awaitable[web.Response | None]:
         """What came without aiohttp. Returns what is to be answered; None where it has been."""
-        return await self._journaled(request, partial(self._plain, request))
+        return self._journaled(request, partial(self._plain, request))
 
     async def _journaled(self, request: Request, then: Callable[[], Awaitable[A]]) -> A | web.Response:
         """What operators and probes ask is not in the journal: it would drown what clients ask."""
         record = self._journal.begins(request)
+        answer: A | web.Response
         try:
-            answer = await self._answered(request, then)
+            answer = await then()
             if isinstance(answer, web.StreamResponse):
                 record.status = answer.status
         except asyncio.CancelledError:
-            record.status = CLIENT_LEFT_STATUS
-            raise
+            if not self._handler.drain.over or request.sent > 0:
+                record.status = CLIENT_LEFT_STATUS
+                raise
+            answer = self._told(request, self._handler.drain.refusal())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            answer = self._told(request, error)
         finally:
             if request.resource not in _FOR_OPERATORS:
                 self._journal.ended(request, record)
         return answer
 
-    async def _answered(self, request: Request, then: Callable[[], Awaitable[A]]) -> A | web.Response:
-        try:
-            return await then()
-        except GatewayError as error:
+    def _told(self, request: Request, error: Exception) -> web.Response:
+        """What a client is told of an error. Of a fault the traceback goes to the log."""
+        if isinstance(error, GatewayError):
             if error.refused is not None:
                 self._metrics.refused.labels(error.refused).inc()
             answer = error_answer(error, status=error.status, errors=request.errors)
-        except web.HTTPMethodNotAllowed as error:
+        elif isinstance(error, web.HTTPMethodNotAllowed):
             answer = _not_allowed(request, error.allowed_methods)
-        except web.HTTPException as error:
+        elif isinstance(error, web.HTTPException):
             told = RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request")
             answer = error_answer(told, status=error.status, errors=request.errors)
-        except asyncio.CancelledError:
-            if not self._handler.drain.over or request.sent > 0:
-                raise
-            refusal = self._handler.drain.refusal()
-            answer = error_answer(refusal, status=refusal.status, errors=request.errors)
-        except (ConnectionError, ClientLeftError):
-            return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
-        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
-            _log.exception("unexpected error", request_id=request.id, path=request.path)
+        elif isinstance(error, ConnectionError | ClientLeftError):
+            answer = web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
+        else:
+            _log.error("unexpected error", request_id=request.id, path=request.path, exc_info=error)
             fault = GatewayError("The gateway failed unexpectedly.", code="internal_error")
             answer = error_answer(fault, status=fault.status, errors=request.errors)
         answer.headers["x-request-id"] = request.id
+        request.record.status = answer.status
         return answer
 
     async def _plain(self, request: Request) -> None:

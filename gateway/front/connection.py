@@ -1,8 +1,4 @@
-"""A client's connection: between requests, and while a plain one is under way on it.
-
-aiohttp waits an hour for headers that never end, and answers what it cannot parse with text of its own and a traceback
-in the log, in which the client's headers stand. Here headers have a deadline, from the connection or from their first
-byte on, and what cannot be parsed is answered in OpenAI's shape, counted, and not repeated anywhere.
+"""A client's connection: plain requests, and between them aiohttp's.
 
 A request is looked at when its first bytes arrive. If its head is there and plain, it is served here, and aiohttp never
 hears of it. Else aiohttp gets these bytes and, since only its parser knows where what it was given ends, all that
@@ -12,28 +8,20 @@ follow on this connection; but for a GET without a body that came alone, after w
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine
-from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, cast
 
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
-from aiohttp.web_protocol import RequestHandler
-from aiohttp.web_request import BaseRequest
 
 from config.schema import Limits
-from gateway.answers import error_answer
-from gateway.errors import GatewayError, HeadTimeout, HeadTooLarge, RequestError
-from gateway.front.head import Head, plain
+from gateway.front.aiohttp_side import AiohttpSide
+from gateway.front.head import Head, cut, plain
 from gateway.front.plain import LINES, Plain
-from gateway.front.request import Request, reset
-from gateway.openai import error_body
+from gateway.front.request import Request
 from gateway.surface import Endpoint
 
 _log = structlog.get_logger("gateway.connection")
-_TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
 _HEAD_END = b"\r\n\r\n"
 _BEHIND_BYTES = 64 * 1024  # of further requests, while one is under way; then the client is not read
 _LINGER_S = 10.0  # for the rest of a body that nobody waits for, as aiohttp does
@@ -49,13 +37,11 @@ class Service(NamedTuple):
     leaving: Callable[[], bool]
 
 
-class Connection(RequestHandler):
-    """aiohttp's side of one connection, and before it that of plain requests, where there is a `service` for them.
+class Connection(AiohttpSide):
+    """One connection; without a `service` aiohttp serves it alone.
 
-    Relies on `_waiter`: set while aiohttp waits for the next request, if for the first not from the beginning on; on
-    `_request_count`: requests whose headers were complete; on `_current_request`: one is under way; on
-    `_task_handler`, which ends with the connection; on `_close` and `_force_close`, no further request is to be
-    served; and on how the keep-alive timer is armed.
+    Relies, beside what `AiohttpSide` does, on `_close` and `_force_close`: no further request is to be served; on
+    how the keep-alive timer is armed; and on the helpers that pause and resume reading.
     """
 
     def __init__(
@@ -67,42 +53,29 @@ class Connection(RequestHandler):
         loop: asyncio.AbstractEventLoop,
         service: Service | None = None,
     ) -> None:
-        super().__init__(
-            manager,
-            loop=loop,
-            keepalive_timeout=limits.keep_alive,
-            access_log=None,  # type: ignore[arg-type]
-            max_line_size=limits.max_request_line,
-            max_field_size=limits.max_header,
-            max_headers=limits.max_headers,
-            auto_decompress=False,
-        )
-        self._limits = limits
-        self._refused = refused
-        self._deadline: asyncio.TimerHandle | None = None
-        self._head_begun = False
+        super().__init__(manager, limits=limits, refused=refused, loop=loop)
         self._service = service
         self._boundary = service is not None  # aiohttp's parser is between two requests, for certain
         self._plain: Plain | None = None  # under way; or answered, while the rest of its body is waited for
         self._task: asyncio.Task[None] | None = None  # that serves it
-        self._behind: list[bytes] = []  # what came behind it
+        self._last = b""  # head, without the length, and what came of it
+        self._last_head: Head | None = None
+        self._behind = bytearray()  # what came behind it
         self._held_up = False  # the client is not read for that
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a first request."""
-        super().connection_made(transport)
-        self._deadline = self._loop.call_later(self._limits.header_timeout, self._expired)
 
     def data_received(self, data: bytes) -> None:
         """Serve what is plain; hand aiohttp the rest."""
         if self._plain is not None:
             self._during(self._plain, data)
-        elif not (self._boundary and data and self._idle and self._takes(data)):
-            self._to_aiohttp(data)
+            return
+        if self._boundary and data:
+            self._boundary = False  # unless it shows that aiohttp's parser will be at one after these
+            if self._idle and self._takes(data):
+                return
+        super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the deadline; end what is under way."""
-        self._stop()
+        """End what is under way."""
         if self._task is not None:
             self._task.cancel()
         super().connection_lost(exc)
@@ -121,19 +94,17 @@ class Connection(RequestHandler):
 
     def leave(self) -> None:
         """Take no further request: close now, or, called again, after the one under way."""
-        idle = self._plain is None and self._waiter is not None and not self._waiter.done()
-        self.close()
-        if idle:
-            self.force_close()
+        if self._plain is None:
+            super().leave()
+        else:
+            self.close()
 
     def cut_off(self) -> None:
         """End the request under way; without one, what the client has not read yet is lost."""
         if self._task is not None:
             self._task.cancel()
-        elif self._current_request is not None and self._task_handler is not None:
-            self._task_handler.cancel()
         else:
-            reset(self.transport)
+            super().cut_off()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
         """End, and wait for what is under way, for so long at most."""
@@ -144,45 +115,42 @@ class Connection(RequestHandler):
 
     # Plain requests.
 
-    @property
-    def _idle(self) -> bool:
-        """Whether aiohttp has nothing to do."""
-        return self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
-
     def _takes(self, data: bytes) -> bool:
         """Begin to serve what has come, if it is plain. If not, tell whether aiohttp's parser stays at a boundary."""
         at, end = data.find(b"\r\n"), data.find(_HEAD_END)
-        self._boundary = False
         if end < 0 or self._close or self._force_close:
             return False
         begin = end + len(_HEAD_END)
         endpoint = LINES.get(data[:at])
         if endpoint is None and not (data.startswith(b"GET /") and begin == len(data)):
             return False
-        head = self._head(data, at, end)
+        head, length = self._head(data[at:end], at)
         if head is None:
             return False
-        if endpoint is None or head.length is None or head.length > self._limits.max_body:
-            self._boundary = endpoint is None and head.length is None
+        if endpoint is None or length is None or length > self._limits.max_body:
+            self._boundary = endpoint is None and length is None
             return False
         self._boundary = True
-        self._begin(endpoint, head, data, begin)
+        self._begin(endpoint, head, data, begin, length)
         return True
 
-    def _head(self, data: bytes, at: int, end: int) -> Head | None:
-        """The head if it is plain, and so short that no limit is exceeded."""
+    def _head(self, block: bytes, line_bytes: int) -> tuple[Head | None, int | None]:
+        """The head if it is plain, and so short that no limit is exceeded; the length of the body."""
         limits = self._limits
-        if at > limits.max_request_line or end - at > limits.max_header:
-            return None
-        head = plain(data[at:end])
-        return None if head is None or len(head.headers) > limits.max_headers else head
+        if line_bytes > limits.max_request_line or len(block) > limits.max_header:
+            return None, None
+        rest, length = cut(block)
+        if rest != self._last:
+            self._last, self._last_head = rest, plain(rest)
+        head = self._last_head
+        return None if head is None or len(head.headers) >= limits.max_headers else head, length
 
-    def _begin(self, endpoint: Endpoint, head: Head, data: bytes, begin: int) -> None:
+    def _begin(self, endpoint: Endpoint, head: Head, data: bytes, begin: int, length: int) -> None:
         self._stop()
-        end = begin + (head.length or 0)
+        end = begin + length
         service = cast("Service", self._service)
         transport = cast("asyncio.Transport", self.transport)
-        request = Plain(head, data[begin:end], endpoint, transport, self._loop, service.leaving)
+        request = Plain(head, length, data[begin:end], endpoint, transport, self._loop, service.leaving)
         request.paused = self._paused
         self._plain = request
         self._task = self._loop.create_task(self._serve(request, service))
@@ -197,7 +165,7 @@ class Connection(RequestHandler):
         except asyncio.CancelledError:
             self.force_close()
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - what is not the routes' to see, such as a pod's head that cannot be passed on
             _log.exception("unexpected error", request_id=request.id)
             self.force_close()
         finally:
@@ -214,10 +182,10 @@ class Connection(RequestHandler):
             self._next()
 
     def _keep(self, data: bytes) -> None:
-        self._behind.append(data)
-        if sum(map(len, self._behind)) > _BEHIND_BYTES and self.transport is not None:
+        self._behind += data
+        if len(self._behind) > _BEHIND_BYTES:
             self._held_up = True
-            self.transport.pause_reading()
+            self._pause_transport_reading()
 
     def _over(self, request: Plain) -> None:
         """A request has been answered, or will not be."""
@@ -238,10 +206,11 @@ class Connection(RequestHandler):
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
         if self._behind:
-            behind, self._behind = b"".join(self._behind), []
-            if self._held_up and self.transport is not None:
+            behind = bytes(self._behind)
+            self._behind.clear()
+            if self._held_up:
                 self._held_up = False
-                self.transport.resume_reading()
+                self._resume_transport_reading()
             self.data_received(behind)
 
     def _process_keepalive(self) -> None:
@@ -250,73 +219,3 @@ class Connection(RequestHandler):
             super()._process_keepalive()
         else:
             self._keepalive_handle = None
-
-    # Everything else.
-
-    def _to_aiohttp(self, data: bytes) -> None:
-        """Parse; what comes while no request is under way, and completes none, is a part of headers."""
-        begun, known = self._idle, self._request_count
-        super().data_received(data)
-        if self._request_count > known:
-            self._head_begun = False
-            self._stop()
-        elif begun:
-            self._head_begun = True
-            if self._deadline is None:
-                self._deadline = self._loop.call_later(self._limits.header_timeout, self._expired)
-
-    def _stop(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _expired(self) -> None:
-        self._deadline = None
-        if self.transport is None:
-            return
-        self._refused("header_timeout")
-        if self._head_begun:
-            body = error_body(HeadTimeout("The headers did not arrive in time.", code="header_timeout"))
-            self.transport.write(
-                b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
-        self.force_close()
-
-    def handle_error(
-        self,
-        request: BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002
-    ) -> web.StreamResponse:
-        """Answer what no route has seen. Whatever comes in here, the connection is closed after it."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun")
-        error = self._unparsed(exc) if status == HTTPStatus.BAD_REQUEST else None
-        if error is None:
-            _log.exception("unexpected error", exc_info=exc)
-            error = GatewayError("The gateway failed unexpectedly.", code="internal_error")
-        answer = error_answer(error, status=error.status)
-        answer.headers["x-request-id"] = uuid.uuid4().hex
-        answer.force_close()
-        return answer
-
-    def finish_response(
-        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
-        """Answer; an expectation that cannot be met is refused by aiohttp before any route has seen the request."""
-        if isinstance(resp, web.HTTPExpectationFailed):
-            self._refused("bad_head")
-            error = RequestError("Of expectations only 100-continue can be met.", code="invalid_http")
-            resp = error_answer(error, status=resp.status)
-            resp.headers["x-request-id"] = uuid.uuid4().hex
-        return super().finish_response(request, resp, start_time)
-
-    def _unparsed(self, exc: BaseException | None) -> GatewayError:
-        too_many = isinstance(exc, HttpProcessingError) and exc.message.startswith(_TOO_MANY)
-        if too_many or isinstance(exc, LineTooLong):
-            self._refused("header_too_large")
-            return HeadTooLarge("The request line or the headers are too large.", code="header_too_large")
-        self._refused("bad_head")
-        return RequestError("This is no valid HTTP/1.1 request.", code="invalid_http")
