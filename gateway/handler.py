@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from config.schema import Limits
 from gateway import bodies
@@ -98,7 +99,7 @@ class Handler:
                     raise next(reversed(tried.values())) from None
                 raise
             asked = decision.pod.name
-            again = partial(self._again, ask, body, frozenset((*tried, asked)))
+            again = partial(self._again, ask, body, tried, asked)
             try:
                 return await self._attempt(request, decision, ask, body, record, again=again, learn=learn)
             except PodError as error:
@@ -108,8 +109,9 @@ class Handler:
                 self._metrics.retries.labels(error.code).inc()
                 _log.warning("attempt failed", request_id=ask.request_id, pod=decision.pod.name, error=error.message)
 
-    def _again(self, ask: Ask, body: Body, asked: frozenset[str]) -> bool:
-        """Whether a pod other than those `asked` may be asked. A yes is paid for out of the budget."""
+    def _again(self, ask: Ask, body: Body, tried: Mapping[str, PodError], last: str) -> bool:
+        """Whether a pod other than those `tried` and the `last` may be asked. A yes is paid for out of the budget."""
+        asked = frozenset((*tried, last))
         if len(asked) >= self._limits.attempts:
             refused = "attempts"
         elif not _repeatable(body):
@@ -128,7 +130,7 @@ class Handler:
         places = self._responses.places(request, ask, ask.response_id or "")
         failed: PodError | NoPodReady | None = None
         for place in places:
-            asked = ask._replace(only=frozenset({place}))
+            asked = replace(ask, only=frozenset({place}))
             # The last to be asked speaks for all, unless one of them could not be.
             not_here = None if place == places[-1] and failed is None else _NOT_FOUND
             again = partial(_repeatable, body) if place != places[-1] else _never

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -84,7 +84,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
 
 
-class Usage(NamedTuple):
+class Usage(Struct, frozen=True):
     """Token counts as a pod reported them; None where it said nothing."""
 
     prompt: int | None = None

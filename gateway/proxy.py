@@ -12,12 +12,13 @@ import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from config.schema import Limits
 from gateway import engine_errors, openai
 from gateway.answers import error_event
-from gateway.deadline import Deadline
+from gateway.deadline import Deadline, Deadlines
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
 from gateway.front.request import ClientLeftError, Relay, Request
@@ -31,7 +32,7 @@ _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 _TAIL_BYTES = 64 * 1024  # of each: a slow reader's stream is not to keep a megabyte for it
 
 
-class Attempt(NamedTuple):
+class Attempt(Struct, frozen=True):
     """What goes to the pod.
 
     `length` is that of a body that comes in pieces, None where it is not known before its end. An answer with the
@@ -59,6 +60,7 @@ class Proxy:
         self._drain = drain
         self._tls = tls
         self._origins: dict[str, Origin] = {}
+        self._deadlines = Deadlines()
 
     @property
     def speaks_tls(self) -> bool:
@@ -82,7 +84,7 @@ class Proxy:
         where = attempt.url + request.target
         try:
             async with (
-                Deadline(self._limits.first_byte_timeout) as deadline,
+                self._deadlines.within(self._limits.first_byte_timeout) as deadline,
                 await self._send(request, attempt) as answer,
             ):
                 if answer.status == attempt.not_here:
@@ -164,7 +166,8 @@ class Proxy:
             if answer.status == 200 and not record.engine_error:
                 record.engine_error = engine_errors.at_end(end) or ""
             usage = openai.usage([end])
-            record.reported_prompt, record.reported_completion, record.reported_cached = usage
+            record.reported_prompt, record.reported_completion = usage.prompt, usage.completion
+            record.reported_cached = usage.cached
 
 
 async def _judged(answer: Answer, chunk: bytes) -> tuple[bytes, engine_errors.Reason | None]:

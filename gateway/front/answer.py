@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple
 
 from aiohttp import web
+from msgspec import Struct
 
 from gateway.front.request import HOP_BY_HOP, OURS
 from gateway.wire import Answer
@@ -19,7 +19,7 @@ _BODILESS = frozenset({204, 304})
 _NOTED = frozenset({b"content-type", b"content-length", b"content-encoding", b"date"})
 
 
-class AnswerHead(NamedTuple):
+class AnswerHead(Struct, frozen=True):
     """`chunked`: its body is. `telling`: it is a stream of events that can end with one of ours."""
 
     block: bytes

@@ -172,8 +172,9 @@ class Plain(Request):
         if chunk:
             relay.tail(chunk)
         self.closing = self._leaving()
-        head, self._chunked, self._telling = relayed(answer, relay.headers, last=self.closing)
-        self._write(head + self._framed(chunk, last=complete))
+        head = relayed(answer, relay.headers, last=self.closing)
+        self._chunked, self._telling = head.chunked, head.telling
+        self._write(head.block + self._framed(chunk, last=complete))
         if complete and not self.paused:
             self.whole = True
         else:

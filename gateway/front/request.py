@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
+from msgspec import Struct
 from multidict import CIMultiDictProxy
 
 from config.keys import ApiKey
@@ -67,7 +68,7 @@ class Content(Protocol):
         """The next piece, b"" at the end. Raises RequestPayloadError."""
 
 
-class Relay(NamedTuple):
+class Relay(Struct, frozen=True):
     """A pod's answer on its way to a client.
 
     `chunk` is what has been read of its body; `headers` replace the pod's. `tail` sees every piece. `deadline` spans
