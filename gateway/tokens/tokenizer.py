@@ -87,6 +87,8 @@ class Tokenizer:
         return Prompt(tuple(p if isinstance(p, TokenIds) else next(answers) for p in prompts), "pod")
 
     async def _ask(self, questions: list[bytes], pods: Pods) -> Prompt:
+        if len(questions) == 1 and (known := self._memo.get(self._memo.key(questions[0]))) is not None:
+            return Prompt((known,), "pod")
         keys = [self._memo.key(question) for question in questions]
         found = [self._memo.get(key) for key in keys]
         missing = [i for i, ids in enumerate(found) if ids is None]
