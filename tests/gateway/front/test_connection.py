@@ -9,6 +9,7 @@ import uvloop
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.gateway.fleet import until
 from tests.gateway.front.echoing import LIMITS, Echo, Said, answers, connected, fed, turns
 
 HOST = b"Host: gateway\r\n"
@@ -136,9 +137,7 @@ async def test_the_rest_of_a_body_is_not_waited_for_without_end(monkeypatch: pyt
     async with connected(echo) as (connection, line):
         await fed(connection, line, post(b"0123456789")[:-5])
         assert not line.closed
-        async with asyncio.timeout(5):
-            while not line.closed:
-                await asyncio.sleep(0.01)
+        await until(lambda: line.closed)
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
@@ -250,8 +249,11 @@ KINDS = [
     b"GET /a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc",
 ]
 CRUMBS = st.sampled_from(
-    [b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\x00", b"0", b"9", b"\r\n\r\n", b"Content-Length: 1\r\n", b"\xff"]
-    + [b"Transfer-Encoding: chunked\r\n", b"Host: b\r\n", b"Upgrade: x\r\n", b"Connection: close\r\n", b"HTTP/1.1"]
+    [
+        *(b"\r", b"\n", b"\r\n", b" ", b"\t", b":", b"\x00", b"0", b"9", b"\r\n\r\n", b"\xff", b"HTTP/1.1"),
+        *(b"Content-Length: 1\r\n", b"Transfer-Encoding: chunked\r\n", b"Host: b\r\n", b"Upgrade: x\r\n"),
+        b"Connection: close\r\n",
+    ]
 )
 
 
@@ -288,7 +290,7 @@ def _without_id(said: Said) -> Said:
 def test_whatever_comes_is_answered_as_aiohttp_alone_does(
     run: Callable[[Coroutine[Any, Any, Any]], Any], pieces: list[bytes]
 ) -> None:
-    """Or with a clear refusal, where what comes later in a segment is wrong: byte by byte it has been answered by then."""
+    """Or with a clear refusal, where a segment is wrong further on: byte by byte that comes too late."""
     singly = [bytes([byte]) for byte in b"".join(pieces)]
     ours, refused, ended = run(said_to(pieces, plainly=True))
     theirs, *rest = run(said_to(singly, plainly=False))
