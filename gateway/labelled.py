@@ -89,6 +89,10 @@ class Counter(_Labelled[Count]):
         if not names:
             self.inc = self.labels().inc
 
+    def describe(self) -> Iterator[Metric]:
+        """For the registry: under which names it is found."""
+        yield CounterMetricFamily(self._name, self._text)
+
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
         family = CounterMetricFamily(self._name, self._text, labels=self.names)
@@ -107,6 +111,10 @@ class Histogram(_Labelled[Distribution]):
         self._bounds = [*map(floatToGoString, buckets), "+Inf"]
         if not names:
             self.observe = self.labels().observe
+
+    def describe(self) -> Iterator[Metric]:
+        """For the registry: under which names it is found."""
+        yield HistogramMetricFamily(self._name, self._text)
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.front.request import HOP_BY_HOP, OURS
+from gateway.front.head import HOP_BY_HOP, OURS
 from gateway.wire import Answer
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}

@@ -16,7 +16,9 @@ one, and where lines tile what is left of a block, they tile what is before and 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 _LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,15})(?=\r\n|\Z)", re.IGNORECASE)
 _LINE = re.compile(rb"\r\n([!#$%&'*+\-.^_`|~0-9A-Za-z]+): (?![ \t])([\t -~\x80-\xff]+)(?<![ \t])")
@@ -24,26 +26,36 @@ _FRAME_BYTES = 4  # of a line: CR, LF, colon, blank
 _HOST = re.compile(rb"[A-Za-z0-9._:\[\]-]+")
 # What changes where a message ends, what its body is, what is expected before it, or what the connection becomes.
 _UNUSUAL = frozenset({b"content-length", b"transfer-encoding", b"content-encoding", b"trailer", b"expect", b"upgrade"})
-_KEPT = ((b"keep-alive",), (b"Keep-Alive",))
+_KEPT = frozenset({b"keep-alive", b"Keep-Alive"})
+
+# RFC 9110, 7.6.1: meant for one connection only; and what each side's HTTP stack writes itself.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+OURS = b"x-gateway-"
+# The length of a body is written anew: it may not be what it was.
+NOT_TO_POD = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+UNPACKED_NOT_TO_POD = NOT_TO_POD | {b"content-encoding"}
+# By these a client could choose a rank or a source, here or at a pod.
+_STEERING = (OURS, b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 
 
-class Head:
-    """Header lines without that of the length; `names` are theirs, in lower case."""
+class Head(NamedTuple):
+    """Header lines without that of the length, those that a pod gets of them, the client's `x-request-id` or nothing."""
 
-    __slots__ = ("given_id", "headers", "names", "passed_on")
-
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]], names: Sequence[bytes]) -> None:
-        self.headers = headers
-        self.names = names
-        found = self.values(b"x-request-id")
-        self.given_id = found[0].decode("utf-8", "surrogateescape") if found else ""
-        self.passed_on: list[tuple[bytes, bytes]] | None = None  # to pods, once somebody has sorted that out
-
-    def values(self, name: bytes) -> tuple[bytes, ...]:
-        """All under a name, given in lower case."""
-        if name not in self.names:
-            return ()
-        return tuple(value for known, (_, value) in zip(self.names, self.headers, strict=True) if known == name)
+    headers: list[tuple[bytes, bytes]]
+    passed_on: list[tuple[bytes, bytes]]
+    given_id: str
 
 
 def cut(block: bytes) -> tuple[bytes, int | None]:
@@ -65,6 +77,17 @@ def plain(rest: bytes) -> Head | None:
     names = [name.lower() for name, _ in headers]
     if not _UNUSUAL.isdisjoint(names) or names.count(b"host") != 1:
         return None
-    head = Head(headers, names)
-    kept = b"connection" not in names or head.values(b"connection") in _KEPT
-    return head if kept and _HOST.fullmatch(head.values(b"host")[0]) else None
+    values = dict(zip(reversed(names), (value for _, value in reversed(headers)), strict=True))  # the first of each
+    if names.count(b"connection") > 1 or values.get(b"connection", b"keep-alive") not in _KEPT:
+        return None
+    if not _HOST.fullmatch(values[b"host"]):
+        return None
+    given_id = values.get(b"x-request-id", b"").decode("utf-8", "surrogateescape")
+    return Head(headers, passed_on(zip(names, headers, strict=True)), given_id)
+
+
+def passed_on(
+    headers: Iterable[tuple[bytes, tuple[bytes, bytes]]], dropped: AbstractSet[bytes] = NOT_TO_POD
+) -> list[tuple[bytes, bytes]]:
+    """Of headers, given with their names in lower case, those that a pod gets."""
+    return [header for name, header in headers if name not in dropped and not name.startswith(_STEERING)]

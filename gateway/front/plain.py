@@ -16,7 +16,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.front.answer import own, relayed
 from gateway.front.head import Head
-from gateway.front.request import PARTING_WORD_S, ClientLeftError, Relay, Request, passed_on, reset
+from gateway.front.request import PARTING_WORD_S, ClientLeftError, Relay, Request, reset
 from gateway.surface import ENDPOINTS, Endpoint
 
 LINES = {b"POST %b HTTP/1.1" % each.path.encode(): each for each in ENDPOINTS if each.reads == "json"}
@@ -83,10 +83,7 @@ class Plain(Request):
         return CIMultiDictProxy(CIMultiDict(told))
 
     def passed_on(self, *, unpacked: bool) -> list[tuple[bytes, bytes]]:  # noqa: ARG002 - it was not packed
-        head = self._head
-        if head.passed_on is None:
-            head.passed_on = passed_on(zip(head.names, head.headers, strict=True))
-        return head.passed_on
+        return self._head.passed_on
 
     @property
     def coding(self) -> str:

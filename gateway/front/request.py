@@ -6,8 +6,7 @@ import asyncio
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, cast
 
@@ -20,26 +19,6 @@ from gateway.metrics import Record
 from gateway.surface import Endpoint, Errors, errors_of
 from gateway.wire import Answer
 
-# RFC 9110, 7.6.1: meant for one connection only; and what each side's HTTP stack writes itself.
-HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-OURS = b"x-gateway-"
-# The length of a body is written anew: it may not be what it was.
-NOT_TO_POD = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
-UNPACKED_NOT_TO_POD = NOT_TO_POD | {b"content-encoding"}
-# By these a client could choose a rank or a source, here or at a pod.
-_STEERING = (OURS, b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
 _NO_LINGERING = struct.pack("ii", 1, 0)
 
@@ -182,10 +161,3 @@ class Request(ABC):
     @abstractmethod
     def reset(self) -> None:
         """End the connection now, and drop what the client has not read."""
-
-
-def passed_on(
-    headers: Iterable[tuple[bytes, tuple[bytes, bytes]]], dropped: AbstractSet[bytes] = NOT_TO_POD
-) -> list[tuple[bytes, bytes]]:
-    """Of headers, given with their names in lower case, those that a pod gets."""
-    return [header for name, header in headers if name not in dropped and not name.startswith(_STEERING)]

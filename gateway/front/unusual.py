@@ -10,19 +10,8 @@ from contextlib import suppress
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.front.request import (
-    HOP_BY_HOP,
-    NOT_TO_POD,
-    OURS,
-    PARTING_WORD_S,
-    UNPACKED_NOT_TO_POD,
-    ClientLeftError,
-    Content,
-    Relay,
-    Request,
-    passed_on,
-    reset,
-)
+from gateway.front.head import HOP_BY_HOP, NOT_TO_POD, OURS, UNPACKED_NOT_TO_POD, passed_on
+from gateway.front.request import PARTING_WORD_S, ClientLeftError, Content, Relay, Request, reset
 from gateway.surface import endpoint_of
 from gateway.wire import Answer
 
