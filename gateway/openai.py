@@ -94,10 +94,10 @@ class Usage(Struct, frozen=True):
 
 _NO_USAGE = Usage()
 _LONGEST_NAME = len('"completion')
-# An unescaped quote in front tells a field from the same text inside a generated string. Responses and messages count
-# input and output, completions prompt and completion.
+# An unescaped quote in front tells a field from the same text inside a generated string; the pattern begins with it, so
+# that it is looked for in C. Responses and messages count input and output, completions prompt and completion.
 _COUNTS = re.compile(
-    rb'(?<!\\)"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])'
+    rb'"(?<!\\")(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens)":\s?(\d{1,12})(?![\d.])'
 )
 
 

@@ -54,7 +54,7 @@ def relayed(answer: Answer, ours: Mapping[str, str], *, last: bool) -> AnswerHea
     return AnswerHead(_block(answer.status, lines, last=last), chunked, telling)
 
 
-def own(answer: web.Response, length: int, *, last: bool) -> bytes:
+def own(answer: web.StreamResponse, length: int, *, last: bool) -> bytes:
     """The head of what the gateway itself answers, with a body of `length` bytes. Raises ValueError."""
     lines = [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in answer.headers.items()]
     return _block(answer.status, [*lines, b"Content-Length: %d" % length, _date()], last=last)

@@ -33,7 +33,7 @@ class Service(NamedTuple):
     `exchange` returns what to answer; None where it has been answered.
     """
 
-    exchange: Callable[[Request], Awaitable[web.Response | None]]
+    exchange: Callable[[Request], Awaitable[web.StreamResponse | None]]
     leaving: Callable[[], bool]
 
 

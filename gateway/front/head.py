@@ -51,7 +51,7 @@ _STEERING = (OURS, b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 
 
 class Head(NamedTuple):
-    """Header lines without that of the length, those that a pod gets of them, the client's `x-request-id` or nothing."""
+    """Header lines but for the length, those of them that a pod gets, and the client's `x-request-id` or nothing."""
 
     headers: list[tuple[bytes, bytes]]
     passed_on: list[tuple[bytes, bytes]]

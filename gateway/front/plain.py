@@ -150,11 +150,11 @@ class Plain(Request):
 
     # Its answer.
 
-    async def answer(self, answer: web.Response) -> None:
+    async def answer(self, answer: web.StreamResponse) -> None:
         """Answer with what the gateway itself says, unless something else has been said."""
         if self._written or self._transport.is_closing():
             return
-        body = answer.body if isinstance(answer.body, bytes) else b""
+        body = answer.body if isinstance(answer, web.Response) and isinstance(answer.body, bytes) else b""
         self.closing = self._leaving()
         self._write(own(answer, len(body), last=self.closing) + body)
         await self._all_out()

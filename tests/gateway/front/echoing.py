@@ -79,7 +79,7 @@ class Echo:
         self.gate.set()
         self.early = False  # answer without having read the body
 
-    async def exchange(self, request: Request) -> web.Response | None:
+    async def exchange(self, request: Request) -> web.StreamResponse | None:
         self.plain += 1
         await self.gate.wait()
         if self.early:
