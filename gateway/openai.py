@@ -47,6 +47,8 @@ class Peek(Struct):
     @property
     def sequences(self) -> int:
         """How many sequences the engine makes of each prompt."""
+        if self.n is None and self.best_of is None and not self.use_beam_search:
+            return 1
         return max(self.n or 1, self.best_of or 1, 2 if self.use_beam_search else 1)
 
 

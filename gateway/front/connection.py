@@ -94,10 +94,12 @@ class Connection(AiohttpSide):
 
     def leave(self) -> None:
         """Take no further request: close now, or, called again, after the one under way."""
-        if self._plain is None:
-            super().leave()
-        else:
+        if self._task is not None:
             self.close()
+        elif self._plain is not None:
+            self.force_close()  # nobody waits for the rest of its body
+        else:
+            super().leave()
 
     def cut_off(self) -> None:
         """End the request under way; without one, what the client has not read yet is lost."""

@@ -140,6 +140,16 @@ async def test_the_rest_of_a_body_is_not_waited_for_without_end(monkeypatch: pyt
         await until(lambda: line.closed)
 
 
+async def test_leaving_does_not_wait_for_the_rest_of_a_body() -> None:
+    echo = Echo()
+    echo.early = True
+    async with connected(echo) as (connection, line):
+        await fed(connection, line, post(b"0123456789")[:-5])
+        assert not line.closed
+        connection.leave()
+        assert line.closed
+
+
 @pytest.mark.parametrize("cut", range(1, 40))
 async def test_a_request_that_begins_while_aiohttp_serves_another_is_its(cut: int) -> None:
     """Else the rest of a head could pass for a request of its own."""
