@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.front.answer import own, relayed
@@ -19,7 +19,14 @@ from gateway.front.head import Head
 from gateway.front.request import PARTING_WORD_S, ClientLeftError, Relay, Request, reset
 from gateway.surface import ENDPOINTS, Endpoint
 
-LINES = {b"POST %b HTTP/1.1" % each.path.encode(): each for each in ENDPOINTS if each.reads == "json"}
+
+def _can_be_plain(endpoint: Endpoint) -> bool:
+    """Whether everything that routes look at before they serve it follows from its request line."""
+    posted = endpoint.methods == (hdrs.METH_POST,) and endpoint.reads == "json"
+    return posted and endpoint.placed != "here" and not endpoint.operators and "{" not in endpoint.path
+
+
+LINES = {b"POST %b HTTP/1.1" % each.path.encode(): each for each in ENDPOINTS if _can_be_plain(each)}
 """The request lines of plain requests."""
 
 _JOINED_BYTES = 16 * 1024  # up to here copying a piece into its frame is cheaper than more buffers
