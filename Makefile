@@ -6,7 +6,8 @@ SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_in
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '$(SUPPORTED)' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 CLIENTS := build/conformance
-PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors)
+PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
+	tests/gateway/front/test_head.py
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -7,7 +7,7 @@ from aiohttp import hdrs, web
 
 from gateway import openai
 from gateway.errors import GatewayError
-from gateway.surface import Errors, errors_of
+from gateway.surface import Errors
 
 _RETRY_AFTER_S = "1"
 _HEADERS = {
@@ -39,9 +39,9 @@ def error_answer(error: GatewayError, *, status: int, errors: Errors = "openai")
     )
 
 
-def error_event(request: web.Request, error: GatewayError) -> bytes:
+def error_event(error: GatewayError, errors: Errors) -> bytes:
     """The last event of a stream that breaks."""
-    if errors_of(request) == "anthropic":
+    if errors == "anthropic":
         return b"event: error\ndata: " + _body(error, error.status, "anthropic") + b"\n\n"
     return b"data: " + openai.error_body(error) + b"\n\n"
 

@@ -25,6 +25,7 @@ from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
 from gateway.drain import Drain
 from gateway.fleet import Fleet
+from gateway.front.connection import Service
 from gateway.gate import Gate
 from gateway.handler import Handler
 from gateway.intake import Intake, Turns
@@ -59,6 +60,7 @@ class Gateway:
 
     application: web.Application
     admin: web.Application | None
+    service: Service
     fleet: Fleet
     watch: Watch
     drain: Drain
@@ -157,6 +159,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             yield Gateway(
                 application=routes.application(admin=not apart),
                 admin=routes.admin_application() if apart else None,
+                service=Service(routes.exchange, lambda: drain.leaving),
                 fleet=fleet,
                 watch=watch,
                 drain=drain,

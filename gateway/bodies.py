@@ -7,7 +7,7 @@ import zlib
 from collections.abc import AsyncIterator
 from email.message import Message
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import web
 
 from config.schema import Limits
 from gateway.errors import (
@@ -19,6 +19,7 @@ from gateway.errors import (
     RequestError,
     UnsupportedEncoding,
 )
+from gateway.front.request import Content, Request
 from gateway.surface import Reads
 
 HEAD_BYTES = 64 * 1024  # of a form, in which its model is looked for
@@ -32,7 +33,7 @@ class Upload:
     It can be iterated over again as long as nothing but its head, which is kept, has been handed out.
     """
 
-    def __init__(self, request: web.Request, limits: Limits) -> None:
+    def __init__(self, request: Request, limits: Limits) -> None:
         self.length = request.content_length
         self.fault: GatewayError | None = None  # the client's, by which the body ended early
         self.repeatable = True
@@ -84,7 +85,7 @@ class Upload:
 Body = bytes | Upload
 
 
-async def receive(request: web.Request, reads: Reads, limits: Limits) -> Body:
+async def receive(request: Request, reads: Reads, limits: Limits) -> Body:
     """The body as its endpoint reads it. Raises RequestError and its kinds."""
     if not request.body_exists:
         return b""
@@ -94,11 +95,10 @@ async def receive(request: web.Request, reads: Reads, limits: Limits) -> Body:
     return Upload(request, limits)
 
 
-async def read_body(request: web.Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits) -> bytes:
     """The whole body, unpacked: at most `max_body` bytes, within `idle_timeout`. Raises RequestError and its kinds."""
     _require_length(request, limits)
-    if request.content.is_eof() and request.content.exception() is None:
-        body = request.content.read_nowait()
+    if (body := request.here()) is not None:
         if len(body) > limits.max_body:
             raise _too_large(limits)
         return await _as_it_is(request, body, limits)
@@ -113,15 +113,13 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
     return await _as_it_is(request, body, limits)
 
 
-async def _as_it_is(request: web.Request, body: bytes, limits: Limits) -> bytes:
+async def _as_it_is(request: Request, body: bytes, limits: Limits) -> bytes:
     """The body without what it was packed in."""
-    if hdrs.CONTENT_ENCODING not in request.headers:
-        return body
-    coding = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING)).strip().lower()
+    coding = request.coding
     return body if coding in ("", "identity") else await _unpacked(body, coding, limits)
 
 
-async def _whole(content: StreamReader, limits: Limits) -> bytes:
+async def _whole(content: Content, limits: Limits) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while piece := await content.readany():
@@ -132,7 +130,7 @@ async def _whole(content: StreamReader, limits: Limits) -> bytes:
     return b"".join(pieces)
 
 
-def is_json(request: web.Request) -> bool:
+def is_json(request: Request) -> bool:
     """Whether a body says that it is JSON."""
     kind = request.content_type
     return kind == "application/json" or kind.endswith("+json")
@@ -189,7 +187,7 @@ async def _unpacked(body: bytes, coding: str, limits: Limits) -> bytes:
     return b"".join(pieces)
 
 
-def _require_length(request: web.Request, limits: Limits) -> None:
+def _require_length(request: Request, limits: Limits) -> None:
     if request.content_length is not None and request.content_length > limits.max_body:
         raise _too_large(limits)
 

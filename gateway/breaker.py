@@ -37,8 +37,7 @@ class Breaker:
 
     def admits(self, now: float) -> bool:
         """Whether a request may go to the pod."""
-        state = self.state(now)
-        return state == "closed" or (state == "half-open" and not self._trial)
+        return self._failed < self._limit or (self.state(now) == "half-open" and not self._trial)
 
     def began(self, now: float) -> bool:
         """A request goes to the pod; returns whether it is the trial."""

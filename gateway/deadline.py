@@ -11,44 +11,83 @@ class Deadline:
     """Like `asyncio.timeout`, but moved for next to nothing: when the timer rings it looks, and sleeps on.
 
     A context manager for the task that enters it. What it awaits when the deadline passes is cancelled, and leaving
-    raises TimeoutError for that; a cancellation by somebody else stays one.
+    raises TimeoutError for that; a cancellation by somebody else stays one. It can be entered again when it was left,
+    with `restart` before.
     """
 
-    __slots__ = ("_cancelling", "_loop", "_task", "_timer", "_when", "expired")
+    __slots__ = ("_cancelling", "_keeps", "_loop", "_rings", "_task", "_timer", "_when", "expired")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, keeps: list[Deadline] | None = None) -> None:
+        """`keeps` is where it puts itself when it is left, its timer still running."""
+        self._loop = asyncio.get_running_loop()
+        self._keeps = keeps
+        self._task: asyncio.Task[object] | None = None  # None: it has not been entered, or was left
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings = 0.0
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        """The deadline is `seconds` from now, as for one that has just been made."""
         self.expired = False
         """Whether the deadline has passed, and what was awaited was cancelled for it."""
-        self._loop = asyncio.get_running_loop()
         self._when = self._loop.time() + seconds
-        self._timer: asyncio.TimerHandle
 
     def move(self, seconds: float) -> None:
         """The deadline is `seconds` from now."""
-        self._when = self._loop.time() + seconds
-        if self._when < self._timer.when():
-            self._timer.cancel()
-            self._timer = self._loop.call_at(self._when, self._ring)
+        self._when = when = self._loop.time() + seconds
+        if when < self._rings:
+            self._set()
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None, "nothing awaits outside of a task"  # noqa: S101 - for mypy
         self._task = task
         self._cancelling = task.cancelling()
-        self._timer = self._loop.call_at(self._when, self._ring)
+        if self._timer is None or self._when < self._rings:
+            self._set()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Raises TimeoutError for the cancellation that the deadline caused."""
-        self._timer.cancel()
-        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+        task, self._task = self._task, None
+        if self._keeps is not None:
+            self._keeps.append(self)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        caused = self.expired and task is not None and task.uncancel() <= self._cancelling
+        if caused and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings = self._when
+        self._timer = self._loop.call_at(self._when, self._ring)
+
     def _ring(self) -> None:
+        self._timer = None
+        if self._task is None:
+            return
         if self._loop.time() < self._when:
-            self._timer = self._loop.call_at(self._when, self._ring)
+            self._set()
         else:
             self.expired = True
             self._task.cancel()
+
+
+class Deadlines:
+    """Deadlines for tasks that come and go: a timer of one that was left in time serves the next."""
+
+    def __init__(self) -> None:
+        self._left: list[Deadline] = []
+
+    def within(self, seconds: float) -> Deadline:
+        """One that begins now. Nobody may look at it after leaving it."""
+        if not self._left:
+            return Deadline(seconds, keeps=self._left)
+        deadline = self._left.pop()
+        deadline.restart(seconds)
+        return deadline

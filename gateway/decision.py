@@ -6,8 +6,9 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from config.schema import P2P, Placement
 from gateway.errors import NoPodReady, Overloaded
@@ -23,7 +24,7 @@ _NOTHING = Cached(0, 0, 0)
 _DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, nothing depends on it
 
 
-class Ask(NamedTuple):
+class Ask(Struct, frozen=True):
     """A request, understood.
 
     `model` None: it does not say, and any pod will do. `only`: no other pods than these. `response_id`: that of a
@@ -45,7 +46,7 @@ class Ask(NamedTuple):
         return len(self.prompt.sequences) > 1 or self.peek.sequences > 1
 
 
-class Decision(NamedTuple):
+class Decision(Struct, frozen=True, kw_only=True):
     """Where a request goes and what it pulls, with all that led there."""
 
     pod: Pod
@@ -97,9 +98,10 @@ class Decider:
             raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
         matched = self._match(ask, pods)
         candidates = self._pods.candidates(pods, matched.cached)
+        prompt = ask.prompt
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
-            prompt_tokens=ask.prompt.tokens,
+            prompt_tokens=prompt.tokens,
             block_size=matched.block_size,
             model=ask.model or "",
         )
@@ -117,9 +119,9 @@ class Decider:
             source_pod=None if source is None else _of(source, pods),
             source_reason=reason,
             source_tokens=source_tokens,
-            prompt=ask.prompt,
+            prompt=prompt,
             block_size=matched.block_size,
-            predicted_cached=matched.reused(pod.publishers[chosen.rank], source_tokens, ask.prompt),
+            predicted_cached=matched.reused(pod.publishers[chosen.rank], source_tokens, prompt),
         )
 
     def _source(
@@ -140,21 +142,22 @@ class Decider:
 
     def _match(self, ask: Ask, pods: Iterable[Pod]) -> _Matched:
         """What each publisher holds of the request's sequences, in each block size that its model's blocks have."""
-        namespaces = set() if ask.model is None else {pod.models[ask.model].namespace for pod in pods}
-        sizes = {namespace: self._index.block_sizes(namespace) for namespace in namespaces}
+        model, salt, match = ask.model, ask.peek.cache_salt, self._index.match
+        namespaces = () if model is None else {pod.models[model].namespace for pod in pods}
+        sizes = [(namespace, self._index.block_sizes(namespace)) for namespace in namespaces]
+        largest = max([known[-1] for _, known in sizes if known], default=_DEFAULT_BLOCK_SIZE)
         found: list[tuple[int, dict[Publisher, Cached]]] = []
-        salt = ask.peek.cache_salt
         for tokens in ask.prompt.sequences:
-            cached = [
-                self._index.match({size: tokens.keys(name, size, salt) for size in known})
-                for name, known in sizes.items()
-            ]
+            cached = [match({size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
             found.append((len(tokens), _summed(cached)))
-        return _Matched(max(chain.from_iterable(sizes.values()), default=_DEFAULT_BLOCK_SIZE), found)
+        return _Matched(largest, found)
 
 
 def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:
-    return next(pod for pod in pods if pod.url == candidate.pod)
+    for pod in pods:
+        if pod.url == candidate.pod:
+            return pod
+    raise LookupError(candidate.pod)
 
 
 class _Matched:
@@ -165,18 +168,18 @@ class _Matched:
 
     def __init__(self, block_size: int, found: list[tuple[int, dict[Publisher, Cached]]]) -> None:
         self.block_size = block_size
-        self.cached = _summed([cached for _, cached in found])
+        self.cached = found[0][1] if len(found) == 1 else _summed([cached for _, cached in found])
         self._found = found
 
     def reused(self, publisher: Publisher, source_tokens: int, prompt: Prompt) -> int | None:
         """What the engine will report as cached; a source only exists for a single sequence."""
-        if prompt.tokens is None:
+        if prompt.tokens_from == "none":
             return None
         more = not prompt.whole  # the last token known is not the prompt's last
-        return sum(
-            reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens + more, self.block_size)
-            for tokens, cached in self._found
-        )
+        reused = 0
+        for tokens, cached in self._found:
+            reused += reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens + more, self.block_size)
+        return reused
 
 
 def _summed(found: Sequence[dict[Publisher, Cached]]) -> dict[Publisher, Cached]:

@@ -58,6 +58,8 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 def suspicious(piece: bytes) -> bool:
     """Whether an answer that begins so has to be judged. O(1)."""
+    if piece.startswith(b"{"):
+        return _names_failure(piece)
     return (
         piece.find(b'"role"', 0, _LOOKED_AT_BYTES) >= 0
         or _names_failure(piece)

@@ -7,18 +7,22 @@ matched, so no spelling of a URL gets around them. Without keys and limits every
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as Next
 
 from config.keys import ApiKey
 from gateway.errors import Forbidden, Overloaded, RateLimited
+from gateway.front.request import Request
+from gateway.front.unusual import ASKED
 from gateway.keys import Keys
 
 ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot")
 OPEN_PATHS = frozenset({"/health", "/ready"})
 _UNCOUNTED_PATHS = frozenset({"/v1/models", "/v1/models/{model}", *ADMIN_PATHS})
-_API_KEY = web.RequestKey("api_key", ApiKey)
+_UNCOUNTED = nullcontext()
 
 
 class Gate:
@@ -38,22 +42,23 @@ class Gate:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Next) -> web.StreamResponse:
         """What a listener for clients puts before its routes."""
-        if self._keys is None and self._most is None:
+        with self.admitted(request[ASKED]):
             return await handler(request)
-        resource = request.match_info.route.resource
-        path = "" if resource is None else resource.canonical
-        if path in self._open:
-            return await handler(request)
-        key = None
-        if self._keys is not None and not _is_preflight(request):
-            key = request[_API_KEY] = self._keys.of(request.headers)
-            if path in ADMIN_PATHS:
-                require_admin(request)
-        if path in _UNCOUNTED_PATHS and request.method != hdrs.METH_OPTIONS:
-            return await handler(request)
-        return await self._counted(request, handler, key)
 
-    async def _counted(self, request: web.Request, handler: Next, key: ApiKey | None) -> web.StreamResponse:
+    def admitted(self, request: Request) -> AbstractContextManager[None]:
+        """What a request is served within. Raises Unauthorized, Forbidden, RateLimited, Overloaded."""
+        if (self._keys is None and self._most is None) or request.resource in self._open:
+            return _UNCOUNTED
+        if self._keys is not None and not _is_preflight(request):
+            request.key = self._keys.of(request.headers)
+            if request.resource in ADMIN_PATHS:
+                require_admin(request)
+        if request.resource in _UNCOUNTED_PATHS and request.method != hdrs.METH_OPTIONS:
+            return _UNCOUNTED
+        return self._counted(request.key)
+
+    @contextmanager
+    def _counted(self, key: ApiKey | None) -> Iterator[None]:
         name = "" if key is None else key.id
         if key is not None and key.max_concurrent is not None and self._of_key[name] >= key.max_concurrent:
             raise RateLimited(
@@ -66,38 +71,32 @@ class Gate:
         self._under_way += 1
         self._of_key[name] += 1
         try:
-            return await handler(request)
+            yield
         finally:
             self._under_way -= 1
             self._of_key[name] -= 1
 
 
-def _is_preflight(request: web.Request) -> bool:
+def _is_preflight(request: Request) -> bool:
     """Whether a browser asks what a page may ask: by its nature without a key, answered by pods without one."""
     names = (hdrs.ORIGIN, hdrs.ACCESS_CONTROL_REQUEST_METHOD)
     return request.method == hdrs.METH_OPTIONS and not request.body_exists and all(n in request.headers for n in names)
 
 
-def key_id(request: web.Request) -> str:
-    """The id of the request's key; empty where none is asked for."""
-    key = request.get(_API_KEY)
-    return "" if key is None else key.id
-
-
-def may_use(request: web.Request, model: str) -> bool:
+def may_use(request: Request, model: str) -> bool:
     """Whether the request's key allows a model; true where no key is asked for."""
-    key = request.get(_API_KEY)
+    key = request.key
     return key is None or key.allows(model)
 
 
-def require_admin(request: web.Request) -> None:
+def require_admin(request: Request) -> None:
     """Raise Forbidden where the request's key is none with `admin`."""
-    key = request.get(_API_KEY)
+    key = request.key
     if key is not None and not key.admin:
         raise Forbidden("This needs a key with `admin`.", code="admin_key_required", refused="not_admin")
 
 
-def require_model(request: web.Request, model: str | None) -> None:
+def require_model(request: Request, model: str | None) -> None:
     """Raise Forbidden for a model that the request's key does not allow. None: not named, and nothing to check."""
     if model is not None and not may_use(request, model):
         raise Forbidden(

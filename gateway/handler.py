@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
-from aiohttp import web
+from msgspec.structs import replace
 
 from config.schema import Limits
 from gateway import bodies
@@ -17,8 +17,8 @@ from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
+from gateway.front.request import Request
 from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
-from gateway.journal import RECORD
 from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
@@ -68,10 +68,10 @@ class Handler:
         self._limits = limits
         self._budget.reconfigure(limits.retry_budget)
 
-    async def serve(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+    async def serve(self, request: Request, endpoint: Endpoint) -> None:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
         self.drain.require_open()
-        record = request[RECORD]
+        record = request.record
         body = await bodies.receive(request, endpoint.reads, self._limits)
         ask = await self.understanding.ask(request, endpoint, body)
         record.model = ask.model or ""
@@ -85,9 +85,7 @@ class Handler:
         finally:
             self._budget.ended(self._pods.clock())
 
-    async def _where_best(
-        self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
-    ) -> web.StreamResponse:
+    async def _where_best(self, request: Request, ask: Ask, body: Body, record: Record, learn: _Learn | None) -> None:
         """Decide, forward; before the first byte, a pod's failure is answered by another pod with a fresh decision."""
         if ask.only is not None and not ask.only:
             raise Forbidden(
@@ -102,7 +100,7 @@ class Handler:
                     raise next(reversed(tried.values())) from None
                 raise
             asked = decision.pod.name
-            again = partial(self._again, ask, body, frozenset((*tried, asked)))
+            again = partial(self._again, ask, body, tried, asked)
             try:
                 return await self._attempt(request, decision, ask, body, record, again=again, learn=learn)
             except PodError as error:
@@ -112,8 +110,9 @@ class Handler:
                 self._metrics.retries.labels(error.code).inc()
                 _log.warning("attempt failed", request_id=ask.request_id, pod=decision.pod.name, error=error.message)
 
-    def _again(self, ask: Ask, body: Body, asked: frozenset[str]) -> bool:
-        """Whether a pod other than those `asked` may be asked. A yes is paid for out of the budget."""
+    def _again(self, ask: Ask, body: Body, tried: Mapping[str, PodError], last: str) -> bool:
+        """Whether a pod other than those `tried` and the `last` may be asked. A yes is paid for out of the budget."""
+        asked = frozenset((*tried, last))
         if len(asked) >= self._limits.attempts:
             refused = "attempts"
         elif not _repeatable(body):
@@ -127,14 +126,12 @@ class Handler:
         self._metrics.retries_refused.labels(refused).inc()
         return False
 
-    async def _where_it_is(
-        self, request: web.Request, ask: Ask, body: Body, record: Record, learn: _Learn | None
-    ) -> web.StreamResponse:
+    async def _where_it_is(self, request: Request, ask: Ask, body: Body, record: Record, learn: _Learn | None) -> None:
         """Forward to the pod that keeps a response; where that is not known, to one after the other until one does."""
         places = self._responses.places(request, ask, ask.response_id or "")
         failed: PodError | NoPodReady | None = None
         for place in places:
-            asked = ask._replace(only=frozenset({place}))
+            asked = replace(ask, only=frozenset({place}))
             # The last to be asked speaks for all, unless one of them could not be.
             not_here = None if place == places[-1] and failed is None else _NOT_FOUND
             again = partial(_repeatable, body) if place != places[-1] else _never
@@ -153,7 +150,7 @@ class Handler:
 
     async def _attempt(
         self,
-        request: web.Request,
+        request: Request,
         decision: Decision,
         ask: Ask,
         body: Body,
@@ -162,20 +159,21 @@ class Handler:
         again: _Again,
         not_here: int | None = None,
         learn: _Learn | None = None,
-    ) -> web.StreamResponse:
+    ) -> None:
         pod, chosen = decision.pod, decision.chosen
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
         expected = _expected(decision, ask, record)
         with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
-            attempt = self._to_send(request, decision, ask, body, record)._replace(
+            attempt = Attempt(
+                *self._to_send(request, decision, ask, body, record),
                 not_here=not_here,
                 first=first,
                 completes=ask.computes and record.endpoint != OTHER.label,
                 elsewhere=partial(self._elsewhere, lease, record, again),
             )
             try:
-                answer = await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
+                await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
             except PodError as error:
                 if error.agreed or isinstance(error, NotHere):
                     raise
@@ -189,14 +187,13 @@ class Handler:
                     record.engine_error = ""
             if record.broken and not (isinstance(body, Upload) and body.fault is not None):
                 lease.failed(self._pods.clock(), suspect=True)
-                return answer
+                return
             if record.reported_prompt is not None and not (ask.is_batch or record.rendered_once):
                 self.tokenizer.reported(ask.prompt, ask.model or "", record.reported_prompt)
             if record.reported_cached is not None:
                 stream.audit.told()
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
-            return answer
 
     def _elsewhere(self, lease: Lease, record: Record, again: _Again, error: PodError) -> bool:
         """What to do with an answer that is a failure: whether to ask another pod instead of passing it on."""
@@ -212,7 +209,10 @@ class Handler:
                 record.engine_error = error.reason
         return error.agreed
 
-    def _to_send(self, request: web.Request, decision: Decision, ask: Ask, body: Body, record: Record) -> Attempt:
+    def _to_send(
+        self, request: Request, decision: Decision, ask: Ask, body: Body, record: Record
+    ) -> tuple[str, list[tuple[bytes, bytes]], Body, int | None]:
+        """URL of the pod, headers, body, its length."""
         pod, source, pulled = decision.pod, decision.source, None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             pulled = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
@@ -228,7 +228,7 @@ class Handler:
                 self._metrics.rendered_once.labels(pod.name).inc()
             record.rendered_once = ids is not None
             body = _with_params(body, kv_transfer_params(pulled, ids))
-        return Attempt(pod.url, request.method, request.path_qs, headers, body, length)
+        return pod.url, headers, body, length
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
         began = time.perf_counter()
@@ -248,11 +248,11 @@ class Handler:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
         return decision
 
-    def _learner(self, request: web.Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
+    def _learner(self, request: Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
         """What sees the first piece of an answer, to know from then on where a response is."""
         if endpoint.placed != "response":
             return None
-        stored = request.match_info.get("id")
+        stored = request.response_id
 
         def learn(pod: Pod, status: int, piece: bytes) -> None:
             if status >= _MULTIPLE_CHOICES:

@@ -12,9 +12,9 @@ import time
 
 import msgspec
 import structlog
-from prometheus_client import Counter
 
 from gateway.agreement import Agreement, Matter
+from gateway.labelled import Count, Counter
 from gateway.metrics import Metrics
 from gateway.pods import EventStream, Pod
 from index import BlockStored, DecodeError, Publisher, RadixIndex, decode_batch
@@ -58,8 +58,8 @@ class Intake:
         self._index = index
         self._agreement = agreement
         self._metrics = metrics
-        self._outcomes: dict[str, Counter] = {}
-        self._effects: dict[str, Counter] = {}
+        self._outcomes: dict[str, Count] = {}
+        self._effects: dict[str, Count] = {}
         self._reported: set[str] = set()
 
     def apply(self, payload: bytes) -> None:
@@ -111,7 +111,7 @@ class Intake:
             _log.warning("unusable events", pod=self._pod.name, reason=reason, detail=detail[:200])
 
 
-def _child(known: dict[str, Counter], counter: Counter, pod: str, label: str) -> Counter:
+def _child(known: dict[str, Count], counter: Counter, pod: str, label: str) -> Count:
     """The counter of one label value; looked up once, since a busy pod counts thousands of batches a second."""
     child = known.get(label)
     if child is None:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import random
 import time
 
-from aiohttp import web
-
 from gateway.access_log import AccessLog, Line
-from gateway.gate import key_id
+from gateway.front.request import Request
 from gateway.metrics import Metrics, Record
-from gateway.surface import endpoint_of
 
 CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
-REQUEST_ID = web.RequestKey("request_id", str)
-RECORD = web.RequestKey("record", Record)
 _MAX_REQUEST_ID_LENGTH = 128
 _FAILED = 400
 
@@ -26,23 +21,24 @@ class Journal:
         self._metrics = metrics
         self._access_log = access_log
 
-    def begins(self, request: web.Request) -> Record:
+    def begins(self, request: Request) -> Record:
         """Give a request its id and its record."""
-        request[REQUEST_ID] = _request_id(request)
-        record = request[RECORD] = Record(started=time.monotonic(), endpoint=endpoint_of(request).label)
+        request.id = _request_id(request.given_id)
+        record = request.record = Record(started=time.monotonic(), endpoint=request.endpoint.label)
         return record
 
-    def ended(self, request: web.Request, record: Record) -> None:
+    def ended(self, request: Request, record: Record) -> None:
         """Count it and log it."""
         now = time.monotonic()
-        record.key = key_id(request)
+        if request.key is not None:
+            record.key = request.key.id
         self._metrics.completed(record, now)
         if self._access_log.wants(failed=record.status >= _FAILED or bool(record.broken)):
             self._access_log.write(self._line(request, record, now))
 
-    def _line(self, request: web.Request, record: Record, now: float) -> Line:
+    def _line(self, request: Request, record: Record, now: float) -> Line:
         return Line(
-            request_id=request[REQUEST_ID],
+            request_id=request.id,
             method=request.method,
             path=request.path,
             status=record.status,
@@ -59,15 +55,14 @@ class Journal:
             completion_tokens=record.reported_completion,
             ttft_s=None if record.first_byte is None else round(record.first_byte - record.started, 4),
             duration_s=round(now - record.started, 4),
-            bytes=request.writer.output_size,
+            bytes=request.sent,
             broken=record.broken or None,
             client=request.remote if self._access_log.shows_clients else None,
         )
 
 
-def _request_id(request: web.Request) -> str:
+def _request_id(given: str) -> str:
     """The client's `x-request-id` where it is usable, else a fresh one."""
-    given = request.headers.get("x-request-id", "")
     if 0 < len(given) <= _MAX_REQUEST_ID_LENGTH and given.isprintable():
         return given
     return f"{random.getrandbits(128):032x}"

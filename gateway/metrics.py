@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Counter as LockedCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -177,7 +178,7 @@ class Metrics:
         self.config_loaded = Gauge(
             f"{ns}_config_loaded_timestamp_seconds", "When the configuration in force was read", registry=r
         )
-        self.access_log_dropped = Counter(
+        self.access_log_dropped = LockedCounter(  # counts in a thread as well
             f"{ns}_access_log_dropped_lines", "Requests whose line could not be written", registry=r
         )
         self.states = _State(pods, index)
@@ -186,11 +187,10 @@ class Metrics:
     def forget(self, pod: str) -> None:
         """End every series of a pod that is not configured any more. O(series)."""
         for counter in (each for each in vars(self).values() if isinstance(each, Counter)):
-            names = counter._labelnames  # noqa: SLF001 - there is no other way to know their order
             for family in counter.collect():
                 for labels in [sample.labels for sample in family.samples if sample.name.endswith("_total")]:
                     if pod in (labels.get("pod"), labels.get("source")):
-                        counter.remove(*(labels[name] for name in names))
+                        counter.remove(*(labels[name] for name in counter.names))
 
     def completed(self, record: Record, now: float) -> None:
         """Count a request that has ended."""

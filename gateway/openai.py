@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -49,6 +49,8 @@ class Peek(Struct):
     @property
     def sequences(self) -> int:
         """How many sequences the engine makes of each prompt."""
+        if self.n is None and self.best_of is None and not self.use_beam_search:
+            return 1
         return max(self.n or 1, self.best_of or 1, 2 if self.use_beam_search else 1)
 
 
@@ -86,7 +88,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
 
 
-class Usage(NamedTuple):
+class Usage(Struct, frozen=True):
     """Token counts as a pod reported them; None where it said nothing."""
 
     prompt: int | None = None
@@ -96,10 +98,11 @@ class Usage(NamedTuple):
 
 _NO_USAGE = Usage()
 _LONGEST_NAME = len('"cache_creation_input')
-# An unescaped quote in front tells a field from the same text inside a generated string. Responses and messages count
-# input and output, completions prompt and completion. Of a message's prompt, what was cached counts apart.
+# An unescaped quote in front tells a field from the same text inside a generated string; the pattern begins with it, so
+# that it is looked for in C. Responses and messages count input and output, completions prompt and completion. Of a
+# message's prompt, what was cached counts apart.
 _COUNTS = re.compile(
-    rb'(?<!\\)"((?:prompt|completion|output|cached|(?:cache_(?:read|creation)_)?input)_tokens)":\s?(\d{1,12})(?![\d.])'
+    rb'"(?<!\\")((?:prompt|completion|output|cached|(?:cache_(?:read|creation)_)?input)_tokens)":\s?(\d{1,12})(?![\d.])'
 )
 
 

@@ -213,7 +213,10 @@ class PodTable:
 
     def knows(self, model: str) -> bool:
         """Whether a pod is known to serve the model, ready or not."""
-        return any(model in pod.models for pod in self)
+        for pod in self._pods.values():  # noqa: SIM110 - several times as fast as `any`, in every request
+            if model in pod.models:
+                return True
+        return False
 
     def models(self) -> dict[str, list[Pod]]:
         """Model id → the pods known to serve it, ready or not."""
@@ -232,7 +235,9 @@ class PodTable:
         A pod with as many requests as it may have serves no more. `model` None: any; `only`: no others than these.
         """
         now = self.clock()
-        ready = [pod for pod in self._ready(model, only) if pod.name not in excluded]
+        ready = self._ready(model, only)
+        if excluded:
+            ready = [pod for pod in ready if pod.name not in excluded]
         if self._max_requests is not None:
             ready = [pod for pod in ready if pod.requests < self._max_requests]
         admitted = [p for p in ready if p.breaker.admits(now)]
@@ -244,7 +249,8 @@ class PodTable:
         return self._max_requests is not None and bool(ready) and all(p.requests >= self._max_requests for p in ready)
 
     def _ready(self, model: str | None, only: frozenset[str] | None) -> list[Pod]:
-        ready = [pod for pod in self if pod.state == "ready" and (model is None or model in pod.models)]
+        pods = self._pods.values()
+        ready = [pod for pod in pods if pod.state == "ready" and (model is None or model in pod.models)]
         return ready if only is None else [pod for pod in ready if pod.name in only]
 
     def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import msgspec
 import structlog
@@ -16,17 +17,17 @@ from config.schema import Limits
 from gateway import snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
-from gateway.connection import reset
 from gateway.decision import Decider, explanation
 from gateway.errors import GatewayError, ModelNotFound, RequestError
+from gateway.front.request import ClientLeftError, Request, reset
+from gateway.front.unusual import ASKED, Unusual
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
 from gateway.handler import Handler
-from gateway.journal import CLIENT_LEFT_STATUS, REQUEST_ID, Journal
+from gateway.journal import CLIENT_LEFT_STATUS, Journal
 from gateway.metrics import Metrics
 from gateway.pods import PodTable
-from gateway.proxy import ClientLeftError
 from gateway.shown import model_card, pod_row
-from gateway.surface import ENDPOINTS, OTHER, endpoint_of, errors_of
+from gateway.surface import ENDPOINTS, OTHER
 from gateway.understand import asked_about
 from index import RadixIndex
 
@@ -104,49 +105,67 @@ class Routes:
 
     @web.middleware
     async def _border(self, request: web.Request, handler: Next) -> web.StreamResponse:
+        """What came through aiohttp."""
+        asked = request[ASKED] = Unusual(request)
+        answer = await self._journaled(asked, partial(handler, request))
+        assert answer is not None, "what aiohttp calls returns an answer"  # noqa: S101 - for mypy
+        return answer
+
+    def exchange(self, request: Request) -> Awaitable[web.StreamResponse | None]:
+        """What came without aiohttp. Returns what is to be answered; None where it has been."""
+        return self._journaled(request, partial(self._plain, request))
+
+    async def _journaled(
+        self, request: Request, then: Callable[[], Awaitable[web.StreamResponse | None]]
+    ) -> web.StreamResponse | None:
         """What operators and probes ask is not in the journal: it would drown what clients ask."""
-        resource = request.match_info.route.resource
         record = self._journal.begins(request)
         try:
-            answer = await self._answer(request, handler)
-            record.status = answer.status
+            answer = await then()
+            if answer is not None:
+                record.status = answer.status
         except asyncio.CancelledError:
-            record.status = CLIENT_LEFT_STATUS
-            raise
+            if not self._handler.drain.over or request.sent > 0:
+                record.status = CLIENT_LEFT_STATUS
+                raise
+            answer = self._told(request, self._handler.drain.refusal())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            answer = self._told(request, error)
         finally:
-            if resource is None or resource.canonical not in _FOR_OPERATORS:
+            if request.resource not in _FOR_OPERATORS:
                 self._journal.ended(request, record)
         return answer
 
-    async def _answer(self, request: web.Request, handler: Next) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except GatewayError as error:
+    def _told(self, request: Request, error: Exception) -> web.Response:
+        """What a client is told of an error. Of a fault the traceback goes to the log."""
+        if isinstance(error, GatewayError):
             if error.refused is not None:
                 self._metrics.refused.labels(error.refused).inc()
-            answer = error_answer(error, status=error.status, errors=errors_of(request))
-        except web.HTTPMethodNotAllowed as error:
+            answer = error_answer(error, status=error.status, errors=request.errors)
+        elif isinstance(error, web.HTTPMethodNotAllowed):
             answer = _not_allowed(request, error.allowed_methods)
-        except web.HTTPException as error:
+        elif isinstance(error, web.HTTPException):
             told = RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request")
-            answer = error_answer(told, status=error.status, errors=errors_of(request))
-        except asyncio.CancelledError:
-            if not self._handler.drain.over or request.writer.output_size > 0:
-                raise
-            refusal = self._handler.drain.refusal()
-            answer = error_answer(refusal, status=refusal.status, errors=errors_of(request))
-        except (ConnectionError, ClientLeftError):
-            return web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
-        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
-            _log.exception("unexpected error", request_id=request[REQUEST_ID], path=request.path)
+            answer = error_answer(told, status=error.status, errors=request.errors)
+        elif isinstance(error, ConnectionError | ClientLeftError):
+            answer = web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
+        else:
+            _log.error("unexpected error", request_id=request.id, path=request.path, exc_info=error)
             fault = GatewayError("The gateway failed unexpectedly.", code="internal_error")
-            answer = error_answer(fault, status=fault.status, errors=errors_of(request))
-        answer.headers["x-request-id"] = request[REQUEST_ID]
+            answer = error_answer(fault, status=fault.status, errors=request.errors)
+        answer.headers["x-request-id"] = request.id
+        request.record.status = answer.status
         return answer
+
+    async def _plain(self, request: Request) -> None:
+        """As `serve`; a plain request has the method and the very path of its endpoint."""
+        with self._gate.admitted(request):
+            await self._handler.serve(request, request.endpoint)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Whatever pods answer. How, the table of endpoints says."""
-        endpoint = endpoint_of(request)
+        asked = request[ASKED]
+        endpoint = asked.endpoint
         if request.method == hdrs.METH_OPTIONS:
             endpoint = OTHER  # what a page of another origin may ask, the pod knows
         elif endpoint.methods and request.method not in endpoint.methods:
@@ -156,17 +175,19 @@ class Routes:
         if not _UP_AND_DOWN.isdisjoint(request.path.split("/")):
             raise web.HTTPNotFound  # what is between here and a pod may follow it to anywhere
         if endpoint.operators:
-            require_admin(request)
-        return await self._handler.serve(request, endpoint)
+            require_admin(asked)
+        await self._handler.serve(asked, endpoint)
+        assert asked.answer is not None, "a request that was served has an answer"  # noqa: S101 - for mypy
+        return asked.answer
 
     async def models(self, request: web.Request) -> web.Response:
         """The union of what the pods serve and the key may use, each entry as its pod states it."""
-        cards = self._cards(request)
+        cards = self._cards(request[ASKED])
         return _json({"object": "list", "data": list(cards.values())})
 
     async def model(self, request: web.Request) -> web.Response:
         """One entry of /v1/models."""
-        card = self._cards(request).get(request.match_info["model"])
+        card = self._cards(request[ASKED]).get(request.match_info["model"])
         if card is None:
             raise ModelNotFound("The model does not exist.", code="model_not_found", param="model")
         return _json(card)
@@ -199,9 +220,10 @@ class Routes:
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a body would get now, at `?path=` or as a completion. Nothing is forwarded."""
-        body = await read_body(request, self._limits)
+        asked = request[ASKED]
+        body = await read_body(asked, self._limits)
         endpoint = asked_about(request.query.get("path"), body)
-        ask = await self._handler.understanding.ask(request, endpoint, body)
+        ask = await self._handler.understanding.ask(asked, endpoint, body)
         return _json(explanation(self._decider.decide(ask)))
 
     async def snapshot(self, request: web.Request) -> web.StreamResponse:
@@ -218,18 +240,18 @@ class Routes:
             reset(request.transport)  # cut off, it is not taken for whole
         return answer
 
-    def _cards(self, request: web.Request) -> dict[str, msgspec.Raw]:
+    def _cards(self, request: Request) -> dict[str, msgspec.Raw]:
         served = self._pods.models().items()
         return {m: model_card([pod.models[m] for pod in pods]) for m, pods in served if may_use(request, m)}
 
 
-def _not_allowed(request: web.Request, allowed: Iterable[str]) -> web.Response:
+def _not_allowed(request: Request, allowed: Iterable[str]) -> web.Response:
     """The answer to a method that a path of the gateway's own does not have; to OPTIONS, which it has."""
     if request.method == hdrs.METH_OPTIONS:
         answer = web.Response(status=204)
     else:
         told = RequestError(f"{request.method} {request.path}: Method Not Allowed", code="invalid_request")
-        answer = error_answer(told, status=405, errors=errors_of(request))
+        answer = error_answer(told, status=405, errors=request.errors)
     answer.headers[hdrs.ALLOW] = ", ".join(sorted(allowed))
     return answer
 

@@ -14,7 +14,8 @@ from aiohttp import web
 from config.schema import Admin, Config, Limits, Listen, join_address
 from gateway import logs, snapshot
 from gateway.app import Gateway, gateway
-from gateway.connection import Site
+from gateway.front.connection import Service
+from gateway.front.site import Site
 from gateway.reload import ConfigFile, Reloader
 from gateway.tls import client_context, server_context
 from gateway.watch import Watch
@@ -82,7 +83,9 @@ async def running(config: Config, *, restore: str | None = None) -> AsyncIterato
         if parts.admin is not None and config.admin.port is not None:
             site, admin_url = await _listen(stack, config.limits, parts, parts.admin, config.admin, "$.admin")
             sites.append(site)
-        site, url = await _listen(stack, config.limits, parts, parts.application, config.listen, "$.listen")
+        site, url = await _listen(
+            stack, config.limits, parts, parts.application, config.listen, "$.listen", parts.service
+        )
         server = Running(url, admin_url, parts, fleet, watch, [site, *sites], config)
         stack.push_async_callback(_drain, server, site)
         yield server
@@ -174,6 +177,7 @@ async def _listen(
     application: web.Application,
     where: Listen | Admin,
     path: str,
+    service: Service | None = None,
 ) -> tuple[Site, str]:
     """Serve an application until the stack unwinds; its URL."""
     tls = await server_context(where.tls, f"{path}.tls", parts.watch)
@@ -189,6 +193,7 @@ async def _listen(
         tls=tls,
         limits=limits,
         refused=lambda r: parts.metrics.refused.labels(r).inc(),
+        service=service,
     )
     try:
         await site.start()

@@ -10,10 +10,9 @@ import re
 from collections import OrderedDict
 from typing import NamedTuple
 
-from aiohttp import web
-
 from gateway.decision import Ask
 from gateway.errors import NoPodReady, ResponseNotFound
+from gateway.front.request import Request
 from gateway.gate import require_model
 from gateway.pods import Pod, PodTable
 
@@ -51,7 +50,7 @@ class Responses:
         if len(response_id) <= _LONGEST_ID and (known is None or known.pod != pod):
             self._keep(response_id, Keeper(pod, None))
 
-    def places(self, request: web.Request, ask: Ask, response_id: str) -> list[str]:
+    def places(self, request: Request, ask: Ask, response_id: str) -> list[str]:
         """Names of the pods to ask for a response, in this order. Raises ResponseNotFound, NoPodReady, Forbidden."""
         ready = [pod for pod in self._pods if pod.state == "ready" and _serves(pod, ask)]
         keeper = self._keepers.get(response_id)

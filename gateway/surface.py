@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
 
 from gateway.openai import PromptKind
 from gateway.tokens.refusal import Reason
@@ -84,14 +84,11 @@ ENDPOINTS = (
 _BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
 
 
-def endpoint_of(request: web.Request) -> Endpoint:
-    """What was asked; OTHER where it is not in the table. O(1)."""
-    if (found := _BY_PATH.get(request.path)) is not None:
-        return found
-    resource = request.match_info.route.resource
-    return OTHER if resource is None else _BY_PATH.get(resource.canonical, OTHER)
+def endpoint_of(path: str, resource: str) -> Endpoint:
+    """What was asked, by its path and by that of the route it matched; OTHER where it is not in the table. O(1)."""
+    return _BY_PATH.get(path) or _BY_PATH.get(resource, OTHER)
 
 
-def errors_of(request: web.Request) -> Errors:
-    """The shape of errors on the request's path, and on those below it that are not in the table."""
-    return "anthropic" if request.path.startswith("/v1/messages/") else endpoint_of(request).errors
+def errors_of(path: str, endpoint: Endpoint) -> Errors:
+    """The shape of errors on a path, and on those below it that are not in the table."""
+    return "anthropic" if path.startswith("/v1/messages/") else endpoint.errors

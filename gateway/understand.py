@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs
 from msgspec import UNSET
 
 from gateway import bodies, openai
 from gateway.bodies import Body, Upload
 from gateway.decision import Ask
 from gateway.errors import ModelNotFound, NoPodReady, RequestError
+from gateway.front.request import Request
 from gateway.gate import may_use, require_model
-from gateway.journal import REQUEST_ID
 from gateway.openai import Named, Peek
 from gateway.pods import PodTable
 from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
@@ -28,7 +28,7 @@ class Understanding:
         self._pods = pods
         self._tokenizer = tokenizer
 
-    async def ask(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
+    async def ask(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:
         """What a request comes to, its prompt tokenized where it is known how."""
         if endpoint.prompt is None or isinstance(body, Upload) or _goes_on(endpoint, body):
             return await self._by_load(request, endpoint, body)
@@ -36,10 +36,10 @@ class Understanding:
         model = _required(self._model(request, peek.model))
         pods = partial(self._pods.serving, model)
         prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
-        return Ask(request[REQUEST_ID], peek, model, prompt, pulls=endpoint.pulls)
+        return Ask(request.id, peek, model, prompt, pulls=endpoint.pulls)
 
-    async def _by_load(self, request: web.Request, endpoint: Endpoint, body: Body) -> Ask:
-        stored = request.match_info.get("id") if endpoint.placed == "response" else None
+    async def _by_load(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:
+        stored = request.response_id if endpoint.placed == "response" else None
         named = Named() if stored is not None else await _named(request, body)
         needed = stored or (named.previous_response_id if endpoint.placed == "response" else None)
         model = self._model(request, named.model)
@@ -49,7 +49,7 @@ class Understanding:
         # model after the first, and a response is found where it is.
         anywhere = model is not None and needed is None and not isinstance(body, Upload)
         return Ask(
-            request[REQUEST_ID],
+            request.id,
             Peek(),
             model,
             unknown(endpoint.why),
@@ -58,7 +58,7 @@ class Understanding:
             computes=endpoint.computes and request.method not in _COMPUTES_NOTHING,
         )
 
-    def _model(self, request: web.Request, named: str | None) -> str | None:
+    def _model(self, request: Request, named: str | None) -> str | None:
         """The model named, or the only one there is; None where it could be any."""
         require_model(request, named)
         if named is not None and self._pods.knows(named):
@@ -74,13 +74,13 @@ class Understanding:
         require_model(request, model)
         return model
 
-    def _usable(self, request: web.Request) -> frozenset[str] | None:
+    def _usable(self, request: Request) -> frozenset[str] | None:
         """The pods of which the request's key may use every model; None: all."""
         usable = {pod.name: all(may_use(request, model) for model in pod.models) for pod in self._pods}
         return None if all(usable.values()) else frozenset(name for name, may in usable.items() if may)
 
 
-async def _named(request: web.Request, body: Body) -> Named:
+async def _named(request: Request, body: Body) -> Named:
     if isinstance(body, bytes):
         return openai.named(body) if body else Named()
     if request.content_type != "multipart/form-data" or hdrs.CONTENT_ENCODING in request.headers:

@@ -31,6 +31,11 @@ class SourceDecision(NamedTuple):
     reason: SourceReason
 
 
+_NO_HOLDER = SourceDecision(None, "no-holder")
+_SELF = SourceDecision(None, "self")
+_BELOW_FLOOR = SourceDecision(None, "below-floor")
+
+
 def pullable_tokens(candidate: Candidate) -> int:
     """Return the confirmed contiguous tokens that `candidate` can serve to a peer; 0 without an address.
 
@@ -74,11 +79,11 @@ def choose_source(source: Candidate | None, chosen: Candidate, *, min_cached_tok
     if min_cached_token_delta < 1:
         raise ValueError(f"min_cached_token_delta must be >= 1, not {min_cached_token_delta}")
     if source is None:
-        return SourceDecision(None, "no-holder")
+        return _NO_HOLDER
     if _same_engine(source, chosen):
-        return SourceDecision(None, "self")
+        return _SELF
     if pullable_tokens(source) - chosen.any_tokens < min_cached_token_delta:
-        return SourceDecision(None, "below-floor")
+        return _BELOW_FLOOR
     return SourceDecision(source, "named")
 
 

@@ -39,5 +39,6 @@ def place(
     for scorer in scorers:
         values = scorer.score(request, candidates)
         scores[scorer.name] = values
-        totals = [total + scorer.weight * value for total, value in zip(totals, values, strict=True)]
+        weight = scorer.weight
+        totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
     return Placement(picker.pick(totals, coordinate), totals, scores)

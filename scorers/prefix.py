@@ -41,10 +41,12 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not prompt_tokens:
             return [0.0] * len(candidates)
         best = max([candidate.credit for candidate in candidates], default=0.0) or 1.0
+        cpu_weight = self.cpu_weight
         scores = []
         for candidate in candidates:
             belief = candidate.credit / best
-            hot = max(belief * candidate.gpu_tokens, candidate.speculative_tokens)
-            worth = hot + self.cpu_weight * max(0.0, belief * candidate.any_tokens - hot)
+            worth = hot = max(belief * candidate.gpu_tokens, candidate.speculative_tokens)
+            if (reused := belief * candidate.any_tokens) > hot:
+                worth += cpu_weight * (reused - hot)
             scores.append(min(1.0, worth / prompt_tokens))
         return scores

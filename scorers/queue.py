@@ -31,7 +31,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         known = [candidate.waiting for candidate in candidates if candidate.waiting is not None]
         if not known:
             return [1.0] * len(candidates)
-        longest, spread = max(known), max(known) - min(known)
+        longest = max(known)
+        spread = longest - min(known)
         return [
             UNKNOWN if candidate.waiting is None else (longest - candidate.waiting) / spread if spread else 1.0
             for candidate in candidates

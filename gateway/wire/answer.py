@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, Self
 
 _PIECE_BYTES = 64  # what Python adds to a piece, lest a flood of small ones pass as little
@@ -36,11 +37,13 @@ class Answer:
     """Status, headers, and a body for one reader. A context manager: leaving it is `release`."""
 
     __slots__ = (
+        "_ending",
         "_fault",
         "_held",
         "_high",
         "_paused",
         "_pieces",
+        "_sink",
         "_source",
         "_waiter",
         "complete",
@@ -61,6 +64,8 @@ class Answer:
         self._paused = False
         self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[bytes], None] | None = None
+        self._ending: Callable[[], None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value under a name, given in lower case, without the white space around it."""
@@ -83,8 +88,7 @@ class Answer:
             body = b"".join(pieces)
             pieces.clear()
         self._held = 0
-        if self._paused:
-            self._resume()
+        self.go_on()
         return body
 
     async def read(self) -> bytes:
@@ -103,6 +107,34 @@ class Answer:
         if self._paused and self._held <= self._high // 2:
             self._resume()
         return piece
+
+    def divert(self, sink: Callable[[bytes], None], ending: Callable[[], None]) -> None:
+        """From now on hand each piece to `sink` as it arrives, those that are here at once, and tell a good end.
+
+        There is nothing to `read` any more. Whoever cannot take more for now says so with `hold`.
+        """
+        if self._pieces:
+            sink(self.take())
+        if self.complete:
+            ending()
+        else:
+            self._sink, self._ending = sink, ending
+
+    def hold(self) -> None:
+        """Read no more of the peer, until `go_on`. Idempotent."""
+        if not self._paused and not self.complete and self._fault is None:
+            self._paused = True
+            self._source.pause()
+
+    def go_on(self) -> None:
+        """Read on. Idempotent."""
+        if self._paused:
+            self._resume()
+
+    async def ended(self) -> None:
+        """Return when all has arrived. Raises what `read` does."""
+        while not self.complete:
+            await self._news()
 
     def release(self) -> None:
         """Have done with the answer. One that is not complete takes its connection with it. Idempotent."""
@@ -124,6 +156,9 @@ class Answer:
 
     def feed(self, piece: bytes) -> None:
         """A piece has arrived."""
+        if self._sink is not None:
+            self._sink(piece)
+            return
         self._pieces.append(piece)
         self._held += len(piece) + _PIECE_BYTES
         if self._held > self._high and not self._paused:
@@ -134,6 +169,7 @@ class Answer:
         """Nothing more will arrive."""
         self._fault = fault
         self._paused = False
+        self._sink = self._ending = None
         self.wake()
 
     def finish(self) -> None:
@@ -141,12 +177,15 @@ class Answer:
         self.complete = True
         if self._paused:
             self._resume()
+        if self._ending is not None:
+            self._ending()
+            self._sink = self._ending = None
         self.wake()
 
     def wake(self) -> None:
-        """Let the reader look."""
+        """Let the reader look. One who has pieces handed over looks for the end only."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if self._sink is None and waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     async def _news(self) -> None:

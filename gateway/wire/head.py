@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _REQUEST = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+")  # RFC 9110, 5.6.2; a target without blanks
 _FRAMING = re.compile(rb"\r\n(?:host|content-length|transfer-encoding):")
 # RFC 9110, 8.6: where no content is expected none is announced; some servers take a length of 0 amiss.
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"})
+
+_BEGINNINGS = 256  # kept, of some hundred bytes each: few targets make nearly all requests
 
 
 def request_head(
@@ -23,9 +26,6 @@ def request_head(
     `length` is the body's in bytes, None where it is sent chunked. Raises ValueError for a method or target that is
     none, for CR, LF or NUL in a name or value, and for `headers` that frame the request.
     """
-    request = b"%b %b" % (method, target)
-    if not _REQUEST.fullmatch(request):
-        raise ValueError(f"not a request: {request!r}")
     lines = [b"", *map(b": ".join, headers)]
     block = b"\r\n".join(lines)
     breaks = len(lines) - 1
@@ -39,4 +39,13 @@ def request_head(
         framing = b"\r\nContent-Length: %d" % length
     else:
         framing = b""
-    return b"%b HTTP/1.1\r\nHost: %b%b%b\r\n\r\n" % (request, authority, block, framing)
+    return b"%b%b%b\r\n\r\n" % (_beginning(method, target, authority), block, framing)
+
+
+@lru_cache(_BEGINNINGS)
+def _beginning(method: bytes, target: bytes, authority: bytes) -> bytes:
+    """Request line and Host. Raises ValueError."""
+    request = b"%b %b" % (method, target)
+    if not _REQUEST.fullmatch(request):
+        raise ValueError(f"not a request: {request!r}")
+    return b"%b HTTP/1.1\r\nHost: %b" % (request, authority)

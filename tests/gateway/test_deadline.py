@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.deadline import Deadline
+from gateway.deadline import Deadline, Deadlines
 
 
 async def test_what_is_awaited_when_the_deadline_passes_ends_as_a_timeout() -> None:
@@ -85,3 +85,43 @@ async def test_another_failure_is_not_taken_for_a_timeout() -> None:
 
     with pytest.raises(KeyError):
         await fail()
+
+
+async def _too_long(deadline: Deadline) -> None:
+    async with deadline:
+        await asyncio.Event().wait()
+
+
+async def test_one_that_was_left_is_entered_again_and_passes_in_its_own_time() -> None:
+    deadlines = Deadlines()
+    async with deadlines.within(3600) as first:
+        pass
+    with pytest.raises(TimeoutError):
+        await _too_long(second := deadlines.within(0.01))
+    assert second is first
+    async with deadlines.within(3600) as third:
+        assert third is first
+        assert not third.expired
+        await asyncio.sleep(0.02)
+        assert not third.expired
+
+
+async def test_a_timer_of_one_that_was_left_harms_nobody() -> None:
+    deadlines = Deadlines()
+    async with deadlines.within(0.01):
+        pass
+    await asyncio.sleep(0.03)  # it rings, and nobody is there
+    async with deadlines.within(0.05) as again:
+        await asyncio.sleep(0.01)
+        again.move(3600)
+        await asyncio.sleep(0.06)
+        assert not again.expired
+
+
+async def test_those_under_way_at_once_are_different() -> None:
+    deadlines = Deadlines()
+    async with deadlines.within(3600) as outer:
+        with pytest.raises(TimeoutError):
+            await _too_long(inner := deadlines.within(0.01))
+        assert inner is not outer
+        assert (outer.expired, inner.expired) == (False, True)

@@ -1,4 +1,4 @@
-"""A client's connection before there is a request: how long its headers may take, how long they may be.
+"""aiohttp's side of a connection: how long and how large a head may be, and what is said of one that is malformed.
 
 aiohttp waits an hour for headers that never end, and answers what it cannot parse with text of its own and a traceback
 in the log, in which the client's headers stand. Here headers have a deadline, from the connection or from their first
@@ -8,14 +8,10 @@ byte on, and what cannot be parsed is answered in OpenAI's shape, counted, and n
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-import struct
 import uuid
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -26,29 +22,15 @@ from aiohttp.web_request import BaseRequest
 from config.schema import Limits
 from gateway.answers import error_answer
 from gateway.errors import GatewayError, HeadTimeout, HeadTooLarge, RequestError
+from gateway.front.request import reset
 from gateway.openai import error_body
 
 _log = structlog.get_logger("gateway.connection")
-_BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
-_NO_LINGERING = struct.pack("ii", 1, 0)
 _TOO_MANY = "Too many headers"  # how aiohttp words it; there is no type for it
 
 
-def reset(transport: asyncio.BaseTransport | None) -> None:
-    """End a client's connection now, and drop what it has not read.
-
-    Without a reset the system would keep that, megabytes of it, for as long as a slow client takes.
-    """
-    if transport is None:
-        return
-    if (sock := transport.get_extra_info("socket")) is not None:
-        with suppress(OSError):  # it is closed already
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
-    cast("asyncio.Transport", transport).abort()  # uvloop's does not derive from it
-
-
-class Connection(RequestHandler):
-    """aiohttp's side of one connection.
+class AiohttpSide(RequestHandler):
+    """One connection, as far as aiohttp serves it.
 
     Relies on `_waiter`: set while it waits for the next request, if for the first not from the beginning on; on
     `_request_count`: requests whose headers were complete; on `_current_request`: one is under way; and on
@@ -68,27 +50,20 @@ class Connection(RequestHandler):
             max_headers=limits.max_headers,
             auto_decompress=False,
         )
-        self._head_timeout = limits.header_timeout
+        self._limits = limits
         self._refused = refused
         self._deadline: asyncio.TimerHandle | None = None
         self._head_begun = False
 
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is under way."""
+        return self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a first request."""
         super().connection_made(transport)
-        self._deadline = self._loop.call_later(self._head_timeout, self._expired)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse; what comes while no request is under way, and completes none, is a part of headers."""
-        begun, known = self._request_count == 0 or self._waiter is not None, self._request_count
-        super().data_received(data)
-        if self._request_count > known:
-            self._head_begun = False
-            self._stop()
-        elif begun:
-            self._head_begun = True
-            if self._deadline is None:
-                self._deadline = self._loop.call_later(self._head_timeout, self._expired)
+        self._deadline = self._loop.call_later(self._limits.header_timeout, self._expired)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the deadline."""
@@ -108,6 +83,18 @@ class Connection(RequestHandler):
             self._task_handler.cancel()
         else:
             reset(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what comes while no request is under way, and completes none, is a part of headers."""
+        begun, known = self._idle, self._request_count
+        super().data_received(data)
+        if self._request_count > known:
+            self._head_begun = False
+            self._stop()
+        elif begun:
+            self._head_begun = True
+            if self._deadline is None:
+                self._deadline = self._loop.call_later(self._limits.header_timeout, self._expired)
 
     def _stop(self) -> None:
         if self._deadline is not None:
@@ -164,69 +151,3 @@ class Connection(RequestHandler):
             return HeadTooLarge("The request line or the headers are too large.", code="header_too_large")
         self._refused("bad_head")
         return RequestError("This is no valid HTTP/1.1 request.", code="invalid_http")
-
-
-class Site(web.BaseSite):
-    """A listener whose connections are `Connection`s."""
-
-    def __init__(
-        self,
-        runner: web.AppRunner,
-        *,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext | None,
-        limits: Limits,
-        refused: Callable[[str], None],
-    ) -> None:
-        super().__init__(runner, ssl_context=tls, backlog=_BACKLOG)
-        self._host, self._port = host, port
-        self._limits = limits
-        self._refused = refused
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self._host}:{self._port}"
-
-    def reconfigure(self, limits: Limits) -> None:
-        """Connections from now on have these."""
-        self._limits = limits
-
-    @property
-    def connections(self) -> list[Connection]:
-        """Those there are."""
-        server = self._runner.server
-        return [] if server is None else [each for each in server.connections if isinstance(each, Connection)]
-
-    def leave(self) -> int:
-        """Listen no more, and close connections without a request under way; how many are left. To be repeated."""
-        if self._server is not None:
-            self._server.close()
-        connections = self.connections
-        for connection in connections:
-            connection.leave()
-        return len(connections)
-
-    def cut_off(self) -> None:
-        """End what is under way."""
-        for connection in self.connections:
-            connection.cut_off()
-
-    async def start(self) -> None:
-        """Listen. Raises OSError."""
-        await super().start()
-        loop = asyncio.get_running_loop()
-        server = self._runner.server
-        if server is None:
-            raise RuntimeError("the runner is not set up")
-        handshake: dict[str, Any] = {}
-        if self._ssl_context is not None:
-            handshake = {"ssl": self._ssl_context, "ssl_handshake_timeout": self._limits.header_timeout}
-        self._server = await loop.create_server(
-            lambda: Connection(server, limits=self._limits, refused=self._refused, loop=loop),
-            self._host,
-            self._port,
-            backlog=self._backlog,
-            **handshake,
-        )
