@@ -1,11 +1,14 @@
 """Pods as tokenizers: equal questions once, few calls at once, none to a pod that fails, and every wait an end."""
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from config.schema import Breaker, PodConfig, Tokens
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable
@@ -237,3 +240,37 @@ async def test_a_reload_bounds_what_comes_next() -> None:
 
 async def test_nobody_to_ask() -> None:
     assert await refused(asks(backend(Api()), b"q", [])) == "unreachable"
+
+
+@given(
+    st.lists(st.integers(-2, (1 << 32) + 2), max_size=40), st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", ":")])
+)
+def test_ids_are_read_whatever_the_spelling(tokens: list[int], separators: tuple[str, str]) -> None:
+    told = {"count": len(tokens), "tokens": tokens, "token_strs": None}
+    answer = json.dumps(told, separators=separators).encode()
+    if all(0 <= token < 1 << 32 for token in tokens):
+        assert tokenize(b"").read(answer, "pod").tolist() == tokens
+    else:
+        with pytest.raises(PodRejected):
+            tokenize(b"").read(answer, "pod")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"tokens":[1,2',
+        b'{"tokens":[1,,2]}',
+        b'{"tokens":[1,2,]}',
+        b'{"tokens":[1.5,2]}',
+        b'{"tokens":["1"]}',
+        b'{"tokens":[1,null]}',
+        b'{"tokens":[1,[2]]}',
+        b'{"tokens":[99999999999999999999999]}',
+        b'{"tokens":5}',
+        b'{"text":"\\"tokens\\":[1]"}',
+        b"",
+    ],
+)
+def test_what_is_no_list_of_ids_is_refused(answer: bytes) -> None:
+    with pytest.raises(PodRejected):
+        tokenize(b"").read(answer, "pod")
