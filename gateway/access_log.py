@@ -49,6 +49,7 @@ class Line(Struct):
     source_reason: str
     attempts: int
     tokens_from: str
+    tokens_reason: str | None
     prompt_tokens: int | None
     predicted_cached: int | None
     reported_cached: int | None

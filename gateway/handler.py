@@ -239,7 +239,7 @@ class Handler:
         record.pod = decision.pod.name
         record.source = decision.source_pod.name if decision.source_pod is not None else ""
         record.source_reason = decision.source_reason
-        record.tokens_from = ask.prompt.tokens_from
+        record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
         whole = ask.prompt.whole
         record.prompt_tokens = ask.prompt.tokens if whole else None
         # Of a batch, engines report the cached tokens of one sequence only.

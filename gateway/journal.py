@@ -49,6 +49,7 @@ class Journal:
             source_reason=record.source_reason,
             attempts=record.attempts,
             tokens_from=record.tokens_from,
+            tokens_reason=record.tokens_reason or None,
             prompt_tokens=record.prompt_tokens,
             predicted_cached=record.predicted_cached,
             reported_cached=record.reported_cached,

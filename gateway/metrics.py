@@ -41,6 +41,7 @@ class Record(Struct):
     source: str = ""
     source_reason: str = ""
     tokens_from: str = "none"
+    tokens_reason: str = ""
     prompt_tokens: int | None = None
     predicted_cached: int | None = None
     reported_prompt: int | None = None

@@ -63,6 +63,7 @@ async def test_a_request_leaves_one_line_that_tells_its_story(tmp_path: Path) ->
         "source_reason": "no-holder",
         "attempts": 1,
         "tokens_from": "given",
+        "tokens_reason": None,
         "prompt_tokens": 100,
         "predicted_cached": 0,
         "reported_cached": 0,
@@ -152,7 +153,7 @@ def a_line(request_id: str) -> Line:
             **dict.fromkeys(
                 ("key", "source", "prompt_tokens", "predicted_cached", "reported_cached", "completion_tokens"), None
             ),
-            **dict.fromkeys(("ttft_s", "broken"), None),
+            **dict.fromkeys(("ttft_s", "broken", "tokens_reason"), None),
         },
         Line,
     )
