@@ -93,6 +93,9 @@ class Chats:
         return asked.prompt(made.ids, made.reused, base)
 
     async def _by_pod(self, asked: Conversation) -> Prompt:
+        key = asked.key(f"pod\0{asked.model}")
+        if (ids := self._memo.get(key)) is not None:
+            return asked.prompt(ids, len(ids))
         with_media = holds_media(asked.body)
         if (with_media or not asked.is_chat) and (rendered := await self._rendered(asked)) is not None:
             return rendered
@@ -103,8 +106,7 @@ class Chats:
             if (known := before_media(fields.messages)) is not None:
                 return await self._before_media(asked, fields, known)
             question = question or converted_question(fields, asked.model)
-        keyed = Keyed(asked.key(f"pod\0{asked.model}"), tokenize(question))
-        told = await self._asking.ask([keyed], asked.pods, asked.deadline)
+        told = await self._asking.ask([Keyed(key, tokenize(question))], asked.pods, asked.deadline)
         return asked.prompt(told.ids[0], told.reused)
 
     async def _before_media(self, asked: Conversation, fields: ChatFields, known: int) -> Prompt:
@@ -145,7 +147,7 @@ def _made_here(here: LocalTokenizer, kind: PromptKind, body: bytes) -> Local:
     if made.reason == "media":
         return here.encode_before_media(fields)
     if made.ids is not None and len(made.ids) > _LONG:
-        made.ids.as_json()  # here, and not on the loop
+        made.ids.write_json()  # here, and not on the loop
     return made
 
 

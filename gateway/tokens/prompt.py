@@ -60,12 +60,18 @@ class TokenIds(_Array):
         extras = media_extras(self.media, block_size, salt) if self.media or salt else None
         return array("Q", block_keys(self, block_size, root_key(namespace, block_size), extras))
 
+    def write_json(self) -> list[bytes]:
+        """Write the ids as JSON, in pieces that are kept. O(ids that are no known prompt's) once; from any thread."""
+        pieces = self._json
+        whole = len(self) // _PIECE
+        if len(pieces) < whole:
+            starts = range(len(pieces) * _PIECE, whole * _PIECE, _PIECE)
+            pieces = self._json = [*pieces, *(_written(self[start : start + _PIECE]) for start in starts)]
+        return pieces
+
     def as_json(self) -> bytes:
-        """The ids as a JSON list. O(ids that are not a known prompt's) once, then a copy; from any thread."""
-        pieces = self._json.copy()
-        for start in range(len(pieces) * _PIECE, len(self) - _PIECE + 1, _PIECE):
-            pieces.append(_written(self[start : start + _PIECE]))
-        self._json = pieces
+        """The ids as a JSON list. One copy of what is written."""
+        pieces = self.write_json()
         rest = self[len(pieces) * _PIECE :]
         return b"[%b]" % b",".join([*pieces, _written(rest)] if rest else pieces)
 

@@ -7,6 +7,7 @@ A chat's fields go to the pod as the client wrote them. Responses and messages a
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 import msgspec
 import xxhash
@@ -29,6 +30,8 @@ _CHAT_FIELDS = (
     "media_io_kwargs",
     "mm_processor_kwargs",
 )
+_MARKS = tuple(b"\0%d\0" % number for number in range(len(_CHAT_FIELDS)))
+_chat_fields = attrgetter(*_CHAT_FIELDS)
 _NONE = b"null"
 _MEDIA = re.compile(rb'"(?:input_)?(?:image|audio|video|file|prompt_embeds)(?:_url|_pil|_embeds)?"')
 
@@ -65,11 +68,10 @@ def holds_media(question: bytes) -> bool:
 def chat_key(ask: Peek, by: str) -> bytes:
     """What a chat is remembered under, of tokens made `by` a backend for a model. O(fields), in C."""
     digest = xxhash.xxh3_128(by.encode())
-    for number, name in enumerate(_CHAT_FIELDS):
-        field = getattr(ask, name)
+    for mark, field in zip(_MARKS, _chat_fields(ask), strict=True):
         if field is not UNSET:
-            digest.update(b"\0%d\0" % number)
-            digest.update(memoryview(field))
+            digest.update(mark)
+            digest.update(field)
     return digest.digest()
 
 

@@ -63,6 +63,10 @@ class Tokenizer:
         self._abilities = Abilities(api, self._backend)
         self._changed = asyncio.Event()
         self._told: set[tuple[str, str]] = set()
+        self._counters = {  # of each way to make tokens, found once
+            tokens_from: (metrics.tokenization.labels(tokens_from), metrics.reused_tokens.labels(tokens_from))
+            for tokens_from in ("local", "pod")
+        }
 
     def reconfigure(self, settings: Tokens, *, breaker: Breaker) -> None:
         """Prompts from now on are tokenized so. What the memo has over its bound is forgotten at once."""
@@ -146,9 +150,10 @@ class Tokenizer:
             prompt = unknown(failure.reason)
         except Refused as refused:
             prompt = unknown(refused.reason)
-        if prompt.tokens_from in ("local", "pod"):
-            self._metrics.tokenization.labels(prompt.tokens_from).observe(time.perf_counter() - began)
-            self._metrics.reused_tokens.labels(prompt.tokens_from).inc(prompt.reused)
+        if (counters := self._counters.get(prompt.tokens_from)) is not None:
+            seconds, reused = counters
+            seconds.observe(time.perf_counter() - began)
+            reused.inc(prompt.reused)
         return prompt
 
     async def _made(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods, deadline: float) -> Prompt:

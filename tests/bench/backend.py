@@ -48,23 +48,19 @@ def _event(delta: dict[str, str], finish: str | None) -> bytes:
     return _chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
 
 
-def _completion() -> dict[str, Any]:
+@lru_cache
+def completed(tokens: int) -> bytes:
+    """A chat's answer. Of its prompt everything is cached but what has to be computed for the answer."""
     message = {"role": "assistant", "content": "an answer of the backend"}
     usage = {
-        "prompt_tokens": 8,
+        "prompt_tokens": tokens,
         "completion_tokens": 4,
-        "total_tokens": 12,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "total_tokens": tokens + 4,
+        "prompt_tokens_details": {"cached_tokens": max(0, tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS},
     }
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return {
-        "id": "chatcmpl-0",
-        "object": "chat.completion",
-        "created": 1,
-        "model": MODEL,
-        "choices": [choice],
-        "usage": usage,
-    }
+    made = {"id": "chatcmpl-0", "object": "chat.completion", "created": 1, "model": MODEL}
+    return answer({**made, "choices": [choice], "usage": usage})
 
 
 _CARD: Final = {
@@ -83,7 +79,6 @@ _METRICS: Final = b"".join(
         (b"vllm:kv_cache_usage_perc", b"0.1"),
     )
 )
-_COMPLETION: Final = answer(_completion())
 _NOT_FOUND: Final = answer({"detail": "Not Found"}, status="404 Not Found")
 _FORBIDDEN: Final = answer({"detail": "Forbidden"}, status="403 Forbidden")
 _SSE_HEAD: Final = (
@@ -157,7 +152,7 @@ class Connection(asyncio.Protocol):
         elif not path.endswith(b"/completions"):
             self._transport.write(_NOT_FOUND)
         elif _STREAM.search(body) is None:
-            self._transport.write(_COMPLETION)
+            self._transport.write(completed(_tokens(body)))
         else:
             asked = _MAX_TOKENS.search(body)
             self._chunks_left = int(asked[1]) if asked else 16
@@ -176,7 +171,9 @@ class Connection(asyncio.Protocol):
 
 
 def _tokens(body: bytes) -> int:
-    return min(len(body) // _BYTES_PER_TOKEN, PROMPT_BLOCKS * BLOCK_TOKENS)
+    """By the length of the messages, so that it is the same whoever asks, and for what."""
+    length = body.rfind(b"]") - max(0, body.find(b'"messages"'))
+    return min(max(1, length // _BYTES_PER_TOKEN), PROMPT_BLOCKS * BLOCK_TOKENS)
 
 
 def _publish(socket: "zmq.Socket[bytes]") -> None:
