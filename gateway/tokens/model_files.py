@@ -95,6 +95,8 @@ def find_model(name: str, *, cache: Path | None = None, revision: str = "main") 
 def _directory(name: str, cache: Path, revision: str) -> Path:
     if (given := Path(name).expanduser()).is_dir():
         return given
+    if given.is_absolute():
+        raise FilesMissing(f"{name} is no directory here")
     folder = cache / f"models--{name.replace('/', '--')}"
     if not folder.is_dir():
         raise FilesMissing(f"{name} is no directory, and {cache} has no {folder.name}")
