@@ -1,7 +1,6 @@
 """What it costs to know a conversation's ids, turn by turn, and how long tokenizing makes others wait.
 
-A conversation grows by equal parts to 128K tokens: a hard case for what remembers its beginning, since its last turn
-brings as much that is new as every other. The turn `short` follows it.
+A conversation about a text of 64K tokens grows by equal turns to 128K. The turn `short` follows it.
 """
 
 import asyncio

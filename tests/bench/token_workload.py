@@ -51,10 +51,12 @@ class Workload:
     def conversation(self, seed: int, tokens: int) -> list[bytes]:
         """A chat's bodies, turn by turn: each has the one before, an answer and a next question.
 
-        Every turn adds as many tokens, the last of `TURNS` has `tokens`, give or take a tenth; a short one follows.
+        The first asks about a text of half of the `tokens` that the last of `TURNS` has, give or take a tenth; those in
+        between add as many each, and a short one follows.
         """
         rng = random.Random(seed)
-        added = int(tokens * self._chars / TURNS)
+        about = int(tokens * self._chars / 2)
+        added = about // (TURNS - 1)
         messages = [{"role": "system", "content": self._piece(rng, min(_SYSTEM_CHARS, added))}]
         tools = [self._tool(rng, number) for number in range(_TOOLS)]
         bodies = []
@@ -62,7 +64,7 @@ class Workload:
             said = added // 2 if turn < TURNS else min(_SHORT_CHARS, added // 2)
             if turn:
                 messages.append({"role": "assistant", "content": self._piece(rng, said)})
-            messages.append({"role": "user", "content": self._piece(rng, said)})
+            messages.append({"role": "user", "content": self._piece(rng, said if turn else about)})
             bodies.append(msgspec.json.encode({"model": MODEL, "messages": messages, "tools": tools}))
         return bodies
 
