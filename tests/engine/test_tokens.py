@@ -159,7 +159,6 @@ def test_what_is_predicted_of_prompts_made_here_is_reported(
 ) -> None:
     until(lambda: gateway.get("/ready")["tokens"] == {pods[0].model: "local"}, 30, "the model is tokenized here")
     counters = ("p2p_gateway_mispredicted_requests_total", "p2p_gateway_token_mismatches_total")
-    before = [gateway.metric(name) for name in counters]
     by_url = {pod.url: pod for pod in pods}
     reported = gateway.metric("p2p_gateway_reported_cached_tokens_total")
     compared, unknown, wrong = 0, [], []
@@ -177,16 +176,16 @@ def test_what_is_predicted_of_prompts_made_here_is_reported(
         usage = answer["usage"]
         prompt = usage.get("prompt_tokens") or sum(usage.get(name, 0) for name in COUNTED_APART)
         assert explained["tokens"] == prompt, name
-        served = by_url[headers["x-gateway-pod"]]
-        gateway.wait_until_cached(body, served, prompt // 32 * 32, case.path)
+        kept = prompt // 32 * 32
+        gateway.wait_until_cached(body, by_url[headers["x-gateway-pod"]], kept, case.path)
+        # Only now is all known that the pods hold of it: what came before may have been announced since it was placed.
+        before = [gateway.metric(name) for name in counters]
         _, headers, _ = asked(gateway.url, case.path, body)
-        # It may have gone to the other pod, and what comes next may begin alike.
-        gateway.wait_until_cached(body, by_url[headers["x-gateway-pod"]], prompt // 32 * 32, case.path)
+        gateway.wait_until_cached(body, by_url[headers["x-gateway-pod"]], kept, case.path)
         compared += 1
-        if (now := [gateway.metric(name) for name in counters]) != (wrong[-1][1] if wrong else before):
-            wrong.append((name, now))
+        if [gateway.metric(name) for name in counters] != before:
+            wrong.append(name)
     assert wrong == []
-    assert [gateway.metric(name) for name in counters] == before
     reused = gateway.metric("p2p_gateway_reported_cached_tokens_total") - reported
     print(f"\n{compared} prompts compared, {reused:.0f} tokens reused as predicted; not made here: {unknown}")
     assert compared >= 130
