@@ -25,7 +25,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from gateway.tokens.chat import ChatFields, ChatRenderer, EngineChat
-from gateway.tokens.conversation import BILLING_HEADER, Json, Message
+from gateway.tokens.conversation import BILLING_HEADER, Json, Message, objects, text_of
 from gateway.tokens.model_files import ModelFiles
 from gateway.tokens.refusal import Refused
 
@@ -150,7 +150,7 @@ def _add_turn(messages: list[Message], turn: Turn) -> None:
 
 def _fields(role: str, blocks: list[Block]) -> Message:
     """What blocks come to as a message's reasoning, calls and content."""
-    thoughts = [_string(block["thinking"]) for block in blocks if _thinks(block)]
+    thoughts = [text_of(block["thinking"]) for block in blocks if _thinks(block)]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
     parts = [part for block in blocks if (part := _said(role, block)) is not None]
     fields: Message = {}
@@ -185,7 +185,7 @@ def _call(block: Block) -> Message:
     if not block.get("id"):
         raise Refused("invalid", "a call without an id, which the engine makes up of the time")
     function = {"arguments": json.dumps(block.get("input") or {}), "name": block.get("name") or ""}
-    return {"id": _string(block["id"]), "function": function, "type": "function"}
+    return {"id": text_of(block["id"]), "function": function, "type": "function"}
 
 
 def _result(block: Block) -> list[Message]:
@@ -196,10 +196,10 @@ def _result(block: Block) -> list[Message]:
     texts: list[str] = []
     named: list[Message] = []
     images: list[Message] = []
-    for part in _objects(content):
+    for part in objects([] if content is None else content):
         kind = part.get("type")
         if kind == "text":
-            texts.append(_string(part.get("text", "")))
+            texts.append(text_of(part.get("text", "")))
         elif kind == "image" and _has_image(part.get("source", {})):
             images.append(_IMAGE)
         elif kind == "tool_reference" and (name := part.get("tool_name") or part.get("name")):
@@ -297,18 +297,4 @@ def _takes_late_system(source: str) -> bool:
 
 def _block_text(block: Block) -> str:
     text = block.get("text") if block.get("type") == "text" else None
-    return "" if text is None else _string(text)
-
-
-def _objects(value: Json) -> list[Block]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise Refused("invalid", "a field that should be a list of objects is not")
-    return value
-
-
-def _string(value: Json) -> str:
-    if not isinstance(value, str):
-        raise Refused("invalid", "a field that should be text is not")
-    return value
+    return "" if text is None else text_of(text)

@@ -8,6 +8,7 @@ memo ──▶ the model's files, here ──▶ ids
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import NamedTuple
 
@@ -122,7 +123,10 @@ class Chats:
         return Prompt((told.ids[0],), "pod", "media", whole=False, reused=told.reused)
 
     async def _rendered(self, asked: Conversation) -> Prompt | None:
-        """As a pod renders it that has an endpoint for that; None: there is none, or it did not tell."""
+        """As a pod renders it that has an endpoint for that; None: there is none, or it did not tell.
+
+        In half of the time that is left: what else can be known is to be had in the other half.
+        """
 
         def renderers() -> list[Pod]:
             return [pod for pod in asked.pods() if pod.renders is not False]
@@ -130,8 +134,9 @@ class Chats:
         if not renderers():
             return None
         keyed = Keyed(body_key(asked.body, f"render\0{asked.model}"), render(asked.body, f"/v1/{asked.kind}"))
+        now = asyncio.get_running_loop().time()
         try:
-            told = await self._asking.ask([keyed], renderers, asked.deadline)
+            told = await self._asking.ask([keyed], renderers, (now + asked.deadline) / 2)
         except Unanswered:
             return None
         return asked.prompt(told.ids[0], told.reused)

@@ -151,7 +151,7 @@ def _part(part: Json, *, wrapped: bool) -> Json:
     if not isinstance(kind, str) or part.get("uuid") is not None:
         raise Refused("invalid", "a content part without a type")
     if kind == "tool_reference":
-        name = _text(part.get("name"))
+        name = text_of(part.get("name"))
         return {"type": kind, "name": name} if wrapped else name
     field = _TEXT_FIELDS.get(kind)
     if field is None:
@@ -159,7 +159,7 @@ def _part(part: Json, *, wrapped: bool) -> Json:
     text = part.get(field)
     if text is None and kind in ("text", "refusal"):
         return None  # the engine skips these with a warning
-    text = _text(text)
+    text = text_of(text)
     return {"type": "text", "text": text} | _others(part, _PART_FIELDS) if wrapped else text
 
 
@@ -173,7 +173,7 @@ def _add_assistant_fields(shaped: Message, message: Message, *, ordered: bool) -
     if reasoning is None:
         reasoning = message.get("reasoning_content")
     if reasoning is not None:
-        shaped["reasoning"] = shaped["reasoning_content"] = _text(reasoning)
+        shaped["reasoning"] = shaped["reasoning_content"] = text_of(reasoning)
 
 
 def _add_tool_fields(shaped: Message, message: Message) -> None:
@@ -197,9 +197,11 @@ def _tool_call(call: Json, *, ordered: bool) -> Message:
 def _arguments(given: Json) -> dict[str, Json]:
     """A call's arguments, which come as JSON text; what is no JSON object becomes an empty one, as in the engine."""
     try:
-        parsed = json.loads(_text(given)) if given else {}
+        parsed = json.loads(text_of(given)) if given else {}
     except ValueError:
         return {}
+    except RecursionError as error:
+        raise Refused("invalid", "arguments that are nested too deeply") from error
     return parsed if isinstance(parsed, dict) else {}
 
 
@@ -209,7 +211,7 @@ def _tool(tool: Json) -> Message:
         raise Refused("invalid", "a tool that is not a function")
     deferred = tool.get("defer_loading")
     shown: Message = {
-        "name": _text(function.get("name")),
+        "name": text_of(function.get("name")),
         "description": function.get("description"),
         "parameters": function.get("parameters"),
         "strict": function.get("strict"),
@@ -270,7 +272,15 @@ def _others(given: Message, fields: Iterable[str]) -> Message:
     return {field: value for field, value in given.items() if field not in fields}
 
 
-def _text(value: Json) -> str:
+def objects(value: Json) -> list[Message]:
+    """The value, if it is a list of objects. Raises `Refused`."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise Refused("invalid", "a field that should be a list of objects is not")
+    return value
+
+
+def text_of(value: Json) -> str:
+    """The value, if it is text. Raises `Refused`."""
     if not isinstance(value, str):
         raise Refused("invalid", "a field that should be text is not")
     return value

@@ -32,6 +32,7 @@ from gateway.tokens.questions import body_key, converted_question, text_question
 from gateway.tokens.refusal import Reason, Refused
 
 _log = structlog.get_logger("gateway.tokens")
+_LOAD_S = 120.0
 _PROBE_S = 10.0  # a pod that has just come up may still be busy with itself
 _LARGE = 1 << 20  # what is loaded or probed goes to a thread whatever its size
 _BYTES_PER_TOKEN = 16  # text, ids, block keys, and the ids as they are sent
@@ -66,6 +67,7 @@ class LocalModels:
         self._settings = settings
         self._pods = pods
         self._off_loop = off_loop
+        self._loading = OffLoop(1)  # apart, so that a slow hub keeps no prompt waiting
         self._models: dict[str, _Model] = {}
         self._bases: dict[str, str] = {}  # by every name that requests have used
 
@@ -77,6 +79,10 @@ class LocalModels:
         if changed:
             self._models = {}
         return changed
+
+    def close(self) -> None:
+        """What waits to be loaded is dropped."""
+        self._loading.close()
 
     def serving(self, name: str, pods: Pods) -> tuple[str, LocalTokenizer | None]:
         """The base model of what a request names, and the tokenizer that serves it here, if one does.
@@ -128,9 +134,12 @@ class LocalModels:
         if self._settings.backend == "pod" or not base:
             self._tell(base, model)
             return True
-        async with model.lock:
-            await self._load(base, model, pod)
-        ended = model.tokenizer is None or await self._probe(base, model, model.tokenizer, pod)
+        try:
+            async with model.lock:
+                await self._load(base, model, pod)
+            ended = model.tokenizer is None or await self._probe(base, model, model.tokenizer, pod)
+        except Refused:  # too slow, or too much to do; later perhaps
+            ended = False
         if self._models.get(base) is not model:
             return False  # another configuration meanwhile
         self._tell(base, model)
@@ -146,8 +155,10 @@ class LocalModels:
     async def _load(self, base: str, model: _Model, pod: Pod) -> None:
         if model.tokenizer is not None:
             return
+        model.missing = "not loaded yet"
+        deadline = asyncio.get_running_loop().time() + _LOAD_S
         try:
-            model.tokenizer = await self._off_loop.run(_LARGE, partial(load, self._settings, base, pod))
+            model.tokenizer = await self._loading.run(_LARGE, partial(load, self._settings, base, pod), deadline)
         except FilesMissing as error:
             model.missing = str(error)
 

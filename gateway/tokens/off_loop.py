@@ -23,9 +23,20 @@ class OffLoop:
     """A few threads for prompts. `threads` share the interpreter lock: more than the cores do not help."""
 
     def __init__(self, threads: int) -> None:
+        self._under_way = 0
+        self._begin(threads)
+
+    def reconfigure(self, threads: int) -> None:
+        """Work from now on has so many; what was handed over before ends in those that were there."""
+        if threads != self._threads:
+            before = self._pool
+            self._begin(threads)
+            before.shutdown(wait=False)
+
+    def _begin(self, threads: int) -> None:
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
         self._most = threads * _WAITING_PER_THREAD
-        self._under_way = 0
 
     async def run(self, size: int, work: Callable[[], T], deadline: float | None = None) -> T:
         """What `work` returns or raises; `size` in bytes decides where it runs.

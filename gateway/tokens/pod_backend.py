@@ -140,7 +140,7 @@ class PodBackend:
     def __init__(self, api: PodApi, settings: Tokens, breaker: BreakerConfig, clock: Callable[[], float]) -> None:
         self._api = api
         self._clock = clock
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[tuple[str, bool], _Asked] = {}  # by pod, and whether it is asked to render
         self._answers: dict[bytes, asyncio.Future[TokenIds | None]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.reconfigure(settings, breaker)
@@ -154,12 +154,13 @@ class PodBackend:
 
     def state(self, pod: str) -> State:
         """Whether the pod is asked for tokens."""
-        asked = self._asked.get(pod)
+        asked = self._asked.get((pod, False))
         return "closed" if asked is None else asked.breaker.state(self._clock())
 
     def joined(self, pod: str) -> None:
         """The pod is new, or another than before."""
-        self._asked.pop(pod, None)
+        for renders in (False, True):
+            self._asked.pop((pod, renders), None)
 
     async def ids(self, question: Question, key: bytes, pods: Pods, deadline: float) -> TokenIds:
         """The answer to a question, `key` being what makes it equal to others, by `deadline` (the loop's time)."""
@@ -188,7 +189,7 @@ class PodBackend:
     async def _told(self, question: Question, pods: Pods, deadline: float) -> TokenIds:
         tried: set[str] = set()
         while True:
-            pod, asked = await self._place(pods, tried, deadline)
+            pod, asked = await self._place(pods, tried, deadline, renders=question.renders)
             tried.add(pod.name)
             last = len(tried) == _PODS_ASKED or len(pods()) == 1
             try:
@@ -226,11 +227,14 @@ class PodBackend:
             pod.renders = True
         return ids
 
-    async def _place(self, pods: Pods, tried: set[str], deadline: float) -> tuple[Pod, _Asked]:
-        """A pod that may be asked now, one more call counted on it already."""
+    async def _place(self, pods: Pods, tried: set[str], deadline: float, *, renders: bool) -> tuple[Pod, _Asked]:
+        """A pod that may be asked now, one more call counted on it already.
+
+        Rendering has books of its own: it fetches what clients name, and that may fail or take long.
+        """
         while True:
             now = self._clock()
-            known = [(pod, self._of(pod)) for pod in pods() if pod.name not in tried]
+            known = [(pod, self._of(pod, renders)) for pod in pods() if pod.name not in tried]
             admitted = [(pod, asked) for pod, asked in known if asked.breaker.admits(now)]
             if not admitted:
                 raise Unanswered("breaker" if known else "unreachable")
@@ -266,9 +270,9 @@ class PodBackend:
                 turn.set_result(None)
                 return
 
-    def _of(self, pod: Pod) -> _Asked:
-        asked = self._asked.get(pod.name)
+    def _of(self, pod: Pod, renders: bool) -> _Asked:  # noqa: FBT001 - half of a key
+        asked = self._asked.get((pod.name, renders))
         if asked is None:
             breaker = Breaker(failures=self._breaker.failures, cooldown=self._breaker.cooldown)
-            asked = self._asked[pod.name] = _Asked(breaker)
+            asked = self._asked[pod.name, renders] = _Asked(breaker)
         return asked

@@ -11,6 +11,7 @@ Reason = Literal[
     "embeds",  # the prompt is given as embeddings
     "endpoint",  # a path without a prompt that is cached
     "engine-renders",  # the engine does not use the chat template for this model (harmony, tekken, ...)
+    "fault",  # of this gateway; the log has it
     "invalid",  # the engine will refuse the request, or means something by it that is not known here
     "media",  # the prompt's tokens depend on images, audio or video
     "no-files",  # the model's tokenizer files are not at hand

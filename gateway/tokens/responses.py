@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from gateway.tokens.chat import ChatFields
-from gateway.tokens.conversation import Json, Message
+from gateway.tokens.conversation import Json, Message, objects, text_of
 from gateway.tokens.refusal import Refused
 
 _ROLES = ("assistant", "developer", "system", "user")
@@ -99,8 +99,8 @@ def conversation_after(messages: Iterable[Message], output: Iterable[Message]) -
 
     Raises `Refused`.
     """
-    said = [part for item in output if item.get("type") == "message" for part in _objects(item.get("content"))]
-    return [*messages, *(_said("assistant", _text(part.get("text"))) for part in said)]
+    said = [part for item in output if item.get("type") == "message" for part in objects(item.get("content"))]
+    return [*messages, *(_said("assistant", text_of(part.get("text"))) for part in said)]
 
 
 def _messages(items: Iterable[Message]) -> list[Message]:
@@ -112,10 +112,10 @@ def _messages(items: Iterable[Message]) -> list[Message]:
         elif kind == "reasoning":
             _add_to_answer(messages, "reasoning", _reasoning(item))
         elif kind == "function_call":
-            _add_call(messages, item, _function_name(item), _text(item.get("arguments")))
+            _add_call(messages, item, _function_name(item), text_of(item.get("arguments")))
         elif kind == "custom_tool_call":
-            given = json.dumps({"input": _text(item.get("input"))}, ensure_ascii=False)
-            _add_call(messages, item, _text(item.get("name")), given)
+            given = json.dumps({"input": text_of(item.get("input"))}, ensure_ascii=False)
+            _add_call(messages, item, text_of(item.get("name")), given)
         elif kind in ("function_call_output", "custom_tool_call_output"):
             messages.append(_result(item))
         else:
@@ -145,7 +145,7 @@ def _answer(item: Message, *, unchecked: bool) -> str | None:
         return content
     if unchecked and not isinstance(content, list):
         return None
-    parts = _objects(content)
+    parts = objects(content)
     if any(part.get("type") in _MEDIA for part in parts):
         return None  # what comes of it is not known, and what stands before it is
     if not parts:
@@ -157,7 +157,7 @@ def _answer(item: Message, *, unchecked: bool) -> str | None:
     elif not typed and not unchecked:
         raise Refused("invalid", "an answer in parts without a type")
     text = parts[0].get("text")
-    return None if text is None and unchecked else _text(text)
+    return None if text is None and unchecked else text_of(text)
 
 
 def _add_to_answer(messages: list[Message], field: str, text: str) -> None:
@@ -171,14 +171,14 @@ def _add_to_answer(messages: list[Message], field: str, text: str) -> None:
 
 def _add_call(messages: list[Message], item: Message, name: str, arguments: str) -> None:
     call = {
-        "id": _text(item.get("call_id")),
+        "id": text_of(item.get("call_id")),
         "function": {"name": name, "arguments": arguments},
         "type": "function",
     }
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant"})
     known = messages[-1].get("tool_calls")
-    messages[-1]["tool_calls"] = [*([] if known is None else _objects(known)), call]
+    messages[-1]["tool_calls"] = [*([] if known is None else objects(known)), call]
 
 
 def _result(item: Message) -> Message:
@@ -193,14 +193,14 @@ def _result(item: Message) -> Message:
 def _reasoning(item: Message) -> str:
     if item.get("encrypted_content"):
         raise Refused("invalid", "encrypted reasoning")
-    summary = _objects(item.get("summary"))
-    parts = _objects(item["content"]) if item.get("content") else summary
-    return _text(parts[0].get("text")) if parts else ""
+    summary = objects(item.get("summary"))
+    parts = objects(item["content"]) if item.get("content") else summary
+    return text_of(parts[0].get("text")) if parts else ""
 
 
 def _check_parts(content: Json) -> None:
     """Refuses a message's or result's content unless it is a list of texts, files and images."""
-    for part in _objects(content):
+    for part in objects(content):
         if part.get("type") not in ("input_text", *_MEDIA):
             raise Refused("invalid", "a content part of an unknown type")
 
@@ -222,7 +222,7 @@ def _tools(offered: Iterable[Message]) -> list[Message]:
         elif kind == "namespace":
             shown += [
                 {"type": "function", "function": inner | {"name": _flat(tool.get("name"), inner.get("name"))}}
-                for inner in _objects(tool.get("tools"))
+                for inner in objects(tool.get("tools"))
                 if inner.get("type") == "function"
             ]
     return shown
@@ -236,25 +236,13 @@ def _custom(tool: Message) -> Message:
 
 
 def _function_name(item: Message) -> str:
-    name = _text(item.get("name"))
+    name = text_of(item.get("name"))
     return _flat(item["namespace"], name) if item.get("namespace") else name
 
 
 def _flat(namespace: Json, name: Json) -> str:
-    return f"{_text(namespace)}__{_text(name)}"
+    return f"{text_of(namespace)}__{text_of(name)}"
 
 
 def _said(role: str, content: str | list[Message]) -> Message:
     return {"role": role, "content": content}
-
-
-def _objects(value: Json) -> list[Message]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise Refused("invalid", "a field that should be a list of objects is not")
-    return value
-
-
-def _text(value: Json) -> str:
-    if not isinstance(value, str):
-        raise Refused("invalid", "a field that should be text is not")
-    return value

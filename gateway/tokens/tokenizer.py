@@ -72,6 +72,7 @@ class Tokenizer:
         """Prompts from now on are tokenized so. What the memo has over its bound is forgotten at once."""
         self._settings = settings
         self._memo.reconfigure(settings.memo_tokens)
+        self._off_loop.reconfigure(settings.threads)
         self._backend.reconfigure(settings, breaker)
         if self._models.reconfigure(settings):
             self._memo.clear()
@@ -81,6 +82,7 @@ class Tokenizer:
     def close(self) -> None:
         """Prompts that wait for a thread are dropped."""
         self._off_loop.close()
+        self._models.close()
 
     async def follow(self, pod: Pod) -> None:
         """While the pod is up: hold its model's files against it, learn whether it takes ids; again after changes."""
@@ -150,11 +152,21 @@ class Tokenizer:
             prompt = unknown(failure.reason)
         except Refused as refused:
             prompt = unknown(refused.reason)
+        except Exception as fault:  # noqa: BLE001 - conversions see whatever clients send: a fault must not cost the request
+            prompt = self._fault(fault, model)
         if (counters := self._counters.get(prompt.tokens_from)) is not None:
             seconds, reused = counters
             seconds.observe(time.perf_counter() - began)
             reused.inc(prompt.reused)
         return prompt
+
+    def _fault(self, fault: Exception, model: str) -> Prompt:
+        """Go on without ids; the log has the first of each kind, the counter all."""
+        kind = type(fault).__name__
+        if (model, kind) not in self._told:
+            self._told.add((model, kind))
+            _log.error("a prompt could not be tokenized for a fault of the gateway", model=model, exc_info=fault)
+        return unknown("fault")
 
     async def _made(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods, deadline: float) -> Prompt:
         most = self._settings.max_batch

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from gateway.tokens.local import LocalTokenizer
+from gateway.tokens.local_models import load
 from loadgen import model_files
 from loadgen.pod import SimulatedPod
 from loadgen.tokens import render_chat, render_prompt
@@ -422,3 +425,84 @@ async def test_a_dead_tokenizer_costs_the_first_requests_their_deadline_and_no_o
 
         await until(back)
         assert (await front.row(pod))["tokenizer"] == "closed"
+
+
+DEEP = "[" * 200_000
+
+
+async def test_arguments_that_nest_without_end_cost_the_request_its_prefix_term_and_nothing_else(files: Path) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": DEEP}}
+    body = {"model": MODEL, "messages": [*TURNS, {"role": "assistant", "tool_calls": [call]}]}
+    chat, refuses = says({"ok": True}), says({}, 400)
+    async with scripted(chat=chat, tokenize=tokenizes) as pod, serving([pod], tokens={"path": str(files)}) as front:
+
+        async def in_use() -> bool:
+            return bool((await model_row(front))["backend"] == "local")
+
+        await until(in_use)
+        pod.scripts["/tokenize"] = refuses
+        assert (await front.post("/v1/chat/completions", body)).status == 200
+        assert await front.metric("prompts_total", tokens_from="none", reason="rejected") == 1
+
+
+async def test_a_fault_while_tokenizing_costs_the_request_its_prefix_term_and_is_logged_once(
+    files: Path, monkeypatch: pytest.MonkeyPatch, log: list[MutableMapping[str, Any]]
+) -> None:
+    def fails(*_: object) -> None:
+        raise LookupError("a fault")
+
+    async with local(files) as (front, _):
+        monkeypatch.setattr("gateway.tokens.chats.conversation_of", fails)
+        body = {"model": MODEL, "messages": TURNS, "max_tokens": 1}
+        for _ in range(3):
+            assert (await front.post("/v1/chat/completions", body)).status == 200
+        assert await front.metric("prompts_total", tokens_from="none", reason="fault") == 3
+        (told,) = [entry for entry in log if entry["log_level"] == "error"]
+        assert isinstance(told["exc_info"], LookupError)
+        log.remove(told)
+
+
+async def test_a_model_that_takes_long_to_load_keeps_no_prompt_waiting(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> LocalTokenizer:
+        begun.set()
+        go_on.wait(30)
+        return load(*given)
+
+    monkeypatch.setattr("gateway.tokens.local_models.load", slowly)
+    monkeypatch.setattr("gateway.tokens.local_models._LOAD_S", 0.05)
+    monkeypatch.setattr("gateway.tokens.tokenizer._AGAIN_S", 0.05)
+    try:
+        async with fleet(tokens={"path": str(files), "threads": 1}) as (front, _):
+            await until(begun.is_set)
+            told = await explained(front, messages=[{"role": "user", "content": "long " * 1000}])
+            assert told["tokens_from"] == "pod"
+            assert (await model_row(front))["reason"] == "not loaded yet"
+            monkeypatch.setattr("gateway.tokens.local_models._LOAD_S", 30)
+            go_on.set()
+
+            async def in_use() -> bool:
+                return bool((await model_row(front))["backend"] == "local")
+
+            await until(in_use)
+    finally:
+        go_on.set()
+
+
+async def test_a_reload_gives_prompts_as_many_threads_as_it_says(files: Path) -> None:
+    async with local(files) as (front, pods):
+        tokenizer = front.parts.tokenizer
+        before = tokenizer._off_loop._pool
+        tokens = {"path": str(files), "threads": 5}
+        await front.parts.reconfigure(configuration(pods, tokens=tokens))
+        after = tokenizer._off_loop._pool
+        assert after is not before
+        assert after._max_workers == 5
+        assert (await explained(front, messages=[{"role": "user", "content": "long " * 1000}]))[
+            "tokens_from"
+        ] == "local"
+        await front.parts.reconfigure(configuration(pods, tokens={**tokens, "max_batch": 3}))
+        assert tokenizer._off_loop._pool is after

@@ -13,7 +13,7 @@ from loadgen import model_files
 from loadgen.pod import SimulatedPod
 from loadgen.tokens import render_chat, render_prompt
 from tests.gateway.fleet import MODEL, PREFIX_ONLY, Front, fleet, serving, until
-from tests.gateway.scripted import Script, ScriptedPod, says, scripted
+from tests.gateway.scripted import Script, ScriptedPod, never, says, scripted
 from tests.gateway.test_local_tokens import model_row, tokenizes
 
 SYSTEM = "You are terse and you know a lot about prefixes. " * 3
@@ -225,3 +225,22 @@ async def test_a_body_that_a_pod_refuses_to_render_says_nothing_of_the_pod(files
             assert (await front.post("/explain", body)).json["tokens_reason"] == "media"
         assert len(refusals) == 2
         assert (await front.row(pod))["renders"] is None
+
+
+async def test_a_pod_that_fails_at_rendering_is_still_asked_for_tokens(files: Path) -> None:
+    """Rendering fetches what clients name: whoever names what cannot be had must not end the tokens of all."""
+    sections: Any = {"breaker": {"failures": 2, "cooldown": 3600}}
+    async with rendering(says({}, 500), **sections) as (front, pod):
+        for number in range(4):
+            body = {"model": MODEL, "messages": [TURNS[0], {"role": "user", "content": [IMAGE, f"{number}"]}]}
+            assert (await front.post("/explain", body)).json["tokens_reason"] == "media"
+        assert sum(arrived.path.endswith("/render") for arrived in pod.requests) == 2  # then that is left alone
+        assert (await front.row(pod))["tokenizer"] == "closed"
+        assert (await front.post("/explain", {"model": MODEL, "messages": TURNS})).json["tokens_from"] == "pod"
+
+
+async def test_a_pod_that_does_not_get_done_rendering_leaves_time_for_what_stands_before(files: Path) -> None:
+    async with rendering(never, tokens={"timeout": 1.0}) as (front, _):
+        body = {"model": MODEL, "messages": [TURNS[0], {"role": "user", "content": [IMAGE]}]}
+        told = (await front.post("/explain", body)).json
+        assert (told["tokens_from"], told["tokens_reason"]) == ("pod", "media")
