@@ -2,11 +2,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 import uvloop
+
+from loadgen import model_files
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,3 +31,9 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[MutableMapping[str, A
 def ties_go_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of pods that score alike, the first configured is chosen."""
     monkeypatch.setattr(random, "random", lambda: 0.0)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated pods' model, as a directory."""
+    return model_files.write(tmp_path_factory.mktemp("model"))

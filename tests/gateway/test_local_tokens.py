@@ -1,26 +1,21 @@
 """Prompts tokenized with the model's own files: when they are used, when not, and who is told."""
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 
 from gateway.tokens.local import LocalTokenizer
 from gateway.tokens.local_models import load
 from loadgen import model_files
-from loadgen.pod import SimulatedPod
 from loadgen.tokens import render_chat, render_prompt
 from tests.gateway.fleet import (
     MODEL,
     PREFIX_ONLY,
-    Front,
     configuration,
     fleet,
     serving,
@@ -30,51 +25,7 @@ from tests.gateway.fleet import (
     warm,
 )
 from tests.gateway.scripted import says, scripted
-
-TURNS: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Que é um prefixo? 🙂"}]
-TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_files.write(tmp_path_factory.mktemp("model"))
-
-
-def asked(pod: Any) -> list[Any]:
-    return [json.loads(request.body) for request in pod.requests if request.path == "/tokenize"]
-
-
-def bodies(pod: Any, path: str) -> list[Any]:
-    return [json.loads(request.body) for request in pod.requests if request.path == path]
-
-
-async def model_row(front: Front) -> Any:
-    (row,) = (await front.get("/pods")).json["models"]
-    return row
-
-
-@asynccontextmanager
-async def local(files: Path, count: int = 1, **options: Any) -> AsyncIterator[tuple[Front, list[SimulatedPod]]]:
-    """A fleet whose model's files are at hand, once they are in use."""
-    tokens = {"path": str(files), **options.pop("tokens", {})}
-    async with fleet(count, tokens=tokens, **options) as (front, pods):
-
-        async def in_use() -> bool:
-            row = await model_row(front)
-            return row["backend"] == "local" and len(row["pods"]) == count
-
-        await until(in_use)
-        for pod in pods:
-            await until(lambda pod=pod: len(asked(pod)) >= 8)
-            pod.requests.clear()
-        yield front, pods
-
-
-async def explained(front: Front, **body: Any) -> Any:
-    answer = await front.post("/explain", {"model": MODEL, **body})
-    assert answer.status == 200, answer.body
-    return answer.json
-
+from tests.gateway.tokenizing import TOOLS, TURNS, asked, explained, local, model_row, tokenizes
 
 CHATS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -267,16 +218,6 @@ async def test_a_pod_that_refuses_a_probe_contradicts(files: Path) -> None:
         await until(contradicted)
 
 
-async def tokenizes(request: web.Request) -> web.StreamResponse:
-    question = await request.json()
-    if "prompt" in question:
-        ids = render_prompt(question["prompt"])
-    else:
-        generation = question.get("add_generation_prompt", True)
-        ids = render_chat(question["messages"], tools=question.get("tools"), add_generation_prompt=generation)
-    return web.json_response({"tokens": ids})
-
-
 async def test_a_reload_looks_again(files: Path) -> None:
     async with fleet() as (front, pods):
         assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
@@ -319,85 +260,6 @@ async def test_a_long_prompt_is_tokenized_in_a_thread_and_a_short_one_is_not(
         long = "word " * 1000
         assert (await front.explain(long))["tokens"] == len(render_prompt(long))
         assert len(ran) == 1
-
-
-@asynccontextmanager
-async def rendering_once(files: Path, **tokens: Any) -> AsyncIterator[tuple[Front, SimulatedPod]]:
-    async with local(files, tokens={"render_once": True, **tokens}) as (front, (pod,)):
-
-        async def probed() -> bool:
-            return bool((await front.row(pod))["takes_token_ids"])
-
-        await until(probed)
-        pod.requests.clear()
-        yield front, pod
-
-
-async def test_a_pod_that_takes_ids_is_given_them(files: Path) -> None:
-    async with rendering_once(files) as (front, pod):
-        assert await front.metric("pod_takes_token_ids") == 1
-        body = {"model": MODEL, "messages": TURNS, "max_tokens": 1, "tools": TOOLS}
-        for number in range(8):
-            answer = await front.post("/v1/chat/completions", body, {"x-request-id": f"request-{number}"})
-            assert answer.json["usage"]["prompt_tokens"] == len(render_chat(TURNS, tools=TOOLS))
-        sent = [body.get("kv_transfer_params") for body in bodies(pod, "/v1/chat/completions")]
-        assert {"prompt_token_ids": render_chat(TURNS, tools=TOOLS)} in sent
-        assert await front.metric("rendered_once_total") == sum(params is not None for params in sent) >= 7
-
-
-async def test_now_and_then_a_pod_renders_so_that_its_count_can_be_compared(files: Path) -> None:
-    async with rendering_once(files) as (front, pod):
-        body = msgspec.json.encode({"model": MODEL, "messages": TURNS, "max_tokens": 1})
-        for number in range(160):
-            await front.post("/v1/chat/completions", body, {"x-request-id": f"request-{number}"})
-        without = sum("kv_transfer_params" not in body for body in bodies(pod, "/v1/chat/completions"))
-        assert 1 <= without <= 20
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/chat/completions", {"messages": TURNS, "echo": True}),
-        ("/v1/completions", {"prompt": "a text"}),
-        ("/v1/completions", {"prompt": [1, 2, 3]}),
-        (
-            "/v1/chat/completions",
-            {
-                "messages": [
-                    *TURNS,
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
-                ]
-            },
-        ),
-    ],
-    ids=["echo", "text", "ids", "media"],
-)
-async def test_what_the_engine_has_to_render_itself_goes_without(
-    files: Path, path: str, fields: dict[str, Any]
-) -> None:
-    async with rendering_once(files) as (front, pod):
-        for number in range(3):
-            await front.post(path, {"model": MODEL, "max_tokens": 1, **fields}, {"x-request-id": f"request-{number}"})
-        assert all("kv_transfer_params" not in body for body in bodies(pod, path))
-
-
-async def test_a_pod_that_renders_whatever_it_is_told_is_given_nothing(files: Path) -> None:
-    chats: list[Any] = []
-
-    async def ignores(request: web.Request) -> web.Response:
-        chats.append(await request.json())
-        return web.json_response({"choices": [], "prompt_token_ids": [1, 2, 3]})
-
-    async with scripted(chat=ignores, tokenize=tokenizes) as pod, serving([pod], tokens={"render_once": True}) as front:
-        await until(lambda: bool(chats))
-        assert chats[0]["kv_transfer_params"]["prompt_token_ids"]
-        for number in range(3):
-            headers = {"x-request-id": f"request-{number}"}
-            assert (
-                await front.post("/v1/chat/completions", {"model": MODEL, "messages": TURNS}, headers)
-            ).status == 200
-        assert all("kv_transfer_params" not in chat for chat in chats[1:])
-        assert await front.metric("pod_takes_token_ids") == 0
 
 
 async def test_a_dead_tokenizer_costs_the_first_requests_their_deadline_and_no_others(files: Path) -> None:

@@ -9,12 +9,11 @@ import pytest
 from aiohttp import web
 
 from index import BlockStored, Publisher
-from loadgen import model_files
 from loadgen.pod import SimulatedPod
 from loadgen.tokens import render_chat, render_prompt
 from tests.gateway.fleet import MODEL, PREFIX_ONLY, Front, fleet, serving, until
 from tests.gateway.scripted import Script, ScriptedPod, never, says, scripted
-from tests.gateway.test_local_tokens import model_row, tokenizes
+from tests.gateway.tokenizing import model_row, tokenizes
 
 SYSTEM = "You are terse and you know a lot about prefixes. " * 3
 SAID = "What is a prefix? 🙂"
@@ -45,11 +44,6 @@ BODIES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
         render_chat(TURNS),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_files.write(tmp_path_factory.mktemp("model"))
 
 
 @asynccontextmanager
