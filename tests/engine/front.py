@@ -1,14 +1,20 @@
 """A running gateway as a test sees it: over HTTP only."""
 
 import json
+import subprocess
+import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from tests.engine.pods import Pod
+from tests.engine.pods import Pod, free_ports
 
 _KNOWN_DEADLINE_S = 30.0
+_READY_DEADLINE_S = 30.0
 
 
 class Gateway:
@@ -60,6 +66,42 @@ class Gateway:
     def wait_until_cached(self, body: dict[str, Any], pod: Pod, tokens: int, path: str = "") -> None:
         """Return when the pod's events have announced so many tokens of the prompt in its CPU tier."""
         until(lambda: self.cached(body, pod, path)["cpu"] >= tokens, _KNOWN_DEADLINE_S, "CPU-tier events")
+
+
+@contextmanager
+def in_front_of(pods: Sequence[Pod], directory: Path, **sections: Any) -> Iterator[Gateway]:
+    """A gateway as a process, as long as the context lasts, once all pods are ready. It has to end in peace."""
+    (port,) = free_ports(1)
+    config = {
+        "listen": {"host": "127.0.0.1", "port": port},
+        "pods": [{"url": pod.url, "p2p": f"127.0.0.1:{pod.parameters.p2p_port}"} for pod in pods],
+        "p2p": {"min_cached_token_delta": 256},
+        "poll": {"interval": 0.25},
+        "limits": {"drain_timeout": 5},
+        **sections,
+    }
+    path = directory / "gateway.yaml"
+    path.write_text(json.dumps(config))
+    with (directory / "gateway.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-m", "gateway", "--config", str(path)], stderr=log)
+        try:
+            served = Gateway(f"http://127.0.0.1:{port}")
+            until(lambda: _all_ready(served, process), _READY_DEADLINE_S, "gateway ready")
+            yield served
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0, (directory / "gateway.log").read_text()
+
+
+def _all_ready(gateway: Gateway, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the gateway ended while starting"
+    try:
+        return set(gateway.get("/ready")["pods"].values()) == {"ready"}
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False
 
 
 def metric(url: str, line_start: str, label: str = "") -> float:
