@@ -9,14 +9,15 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Final, Literal, cast
 
 import msgspec
 import uvloop
 
-from tests.bench.backend import CHUNK_INTERVAL_S, MODEL
+from tests.bench.backend import CHUNK_INTERVAL_S
+from tests.bench.chats import CONVERSATIONS, LONG_BYTES, chat, long_chats, turns
 from tests.bench.clock import cpu_seconds
 
 Kind = Literal["small", "long", "turn", "fresh", "stream"]
@@ -24,25 +25,20 @@ Kind = Literal["small", "long", "turn", "fresh", "stream"]
 seen before; a small one answered by 200 chunks. `small`, `long` and `stream` repeat 16 prompts.
 """
 
-LONG_BYTES: Final = 128 * 1024
 STREAM_CHUNKS: Final = 200
 _PROMPTS: Final = 16
-_CONVERSATIONS: Final = 32
 _WARM_UP_CHUNKS: Final = 8
-_WARM_UP_REQUESTS: Final = max(2 * _PROMPTS, _CONVERSATIONS)
+_WARM_UP_REQUESTS: Final = max(2 * _PROMPTS, CONVERSATIONS)
 _WARM_UP_S: Final = 5.0
 _GRACE_S: Final = 30.0
-_TURN: Final = (
-    b',{"role":"assistant","content":"an answer of the backend"},'
-    b'{"role":"user","content":"And what about the next one, number %d?"}'
-)
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)")
 
 
 class Options(msgspec.Struct, kw_only=True):
     """`pids` are the router's processes; `requests` and `seconds` bound the measured part, whichever comes first.
 
-    Connections are spread over `ports`; `chunks` is the length of a streamed answer.
+    Connections are spread over `ports`; `chunks` is the length of a streamed answer. Chats that are not repeated are
+    numbered from `first` on; None: from a number that never was.
     """
 
     ports: list[int]
@@ -52,6 +48,7 @@ class Options(msgspec.Struct, kw_only=True):
     seconds: float
     pids: list[int]
     chunks: int = STREAM_CHUNKS
+    first: int | None = None
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -174,45 +171,15 @@ def post(body: bytes) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def chat(number: int, length: int, **fields: object) -> bytes:
-    """A chat body whose prompt is `number`'s from its first words on, about `length` bytes long."""
-    words = f"Question {number}: what is the capital of country {number}? Answer in a single word, please."
-    filler = " ".join(
-        f"{chr(97 + (at * 7 + number) % 26)}{at * (number + 1) % 9973}" for at in range(max(0, length // 5))
-    )
-    system = {"role": "system", "content": f"You are a helpful assistant, number {number}."}
-    user = {"role": "user", "content": f"{words} {filler}"[: max(length, len(words))]}
-    return msgspec.json.encode({"model": MODEL, "messages": [system, user], "temperature": 0, **fields})
-
-
-def prompts(kind: Kind, *, chunks: int) -> Callable[[], bytes]:
+def prompts(kind: Kind, *, chunks: int, first: int) -> Callable[[], bytes]:
     """A source of requests. They ask for one token: some routers handle every token of an answer, streamed or not."""
     if kind in ("fresh", "turn"):
-        return (_fresh() if kind == "fresh" else _turns()).__next__
+        return map(post, long_chats(first) if kind == "fresh" else turns(first)).__next__
     length = LONG_BYTES if kind == "long" else 0
     extra = {"stream": True, "max_tokens": chunks} if kind == "stream" else {"max_tokens": 1}
     made = [post(chat(number, length, **extra)) for number in range(_PROMPTS)]
     turn = count()
     return lambda: made[next(turn) % _PROMPTS]
-
-
-def _fresh() -> Iterator[bytes]:
-    before, after = chat(0, LONG_BYTES, max_tokens=1).split(b"number 0.", 1)
-    for number in count(time.monotonic_ns()):
-        yield post(b"%bnumber %020d.%b" % (before, number, after))
-
-
-def _turns() -> Iterator[bytes]:
-    """First every conversation's beginning, then their next turns, round after round."""
-    before, after = chat(0, LONG_BYTES, max_tokens=1).split(b"number 0.", 1)
-    messages, rest = after.rsplit(b"]", 1)
-    began = time.monotonic_ns()
-    said = [b"%bnumber %020d.%b" % (before, began + number, messages) for number in range(_CONVERSATIONS)]
-    for turn in count():
-        number = turn % _CONVERSATIONS
-        if turn >= _CONVERSATIONS:
-            said[number] += _TURN % turn
-        yield post(b"%b]%b" % (said[number], rest))
 
 
 async def measure(options: Options) -> Result:
@@ -225,10 +192,11 @@ async def measure(options: Options) -> Result:
         load.connections.append(connection)
     begin_within_s = 0.0
     warm_up = max(_WARM_UP_REQUESTS, options.connections)
-    requests = prompts(options.kind, chunks=_WARM_UP_CHUNKS)
+    first = time.monotonic_ns() if options.first is None else options.first
+    requests = prompts(options.kind, chunks=_WARM_UP_CHUNKS, first=first)
     await load.run(requests, warm_up, _WARM_UP_S)
     if options.kind == "stream":
-        requests = prompts(options.kind, chunks=options.chunks)
+        requests = prompts(options.kind, chunks=options.chunks, first=first)
         begin_within_s = options.chunks * CHUNK_INTERVAL_S / 2  # so that none waits behind the beginnings of 63 others
     cpu, began = cpu_seconds(options.pids), time.monotonic()
     answers, events = await load.run(requests, options.requests, options.seconds, begin_within_s=begin_within_s)

@@ -1,4 +1,4 @@
-"""The same measurement of Dynamo's RadixTree: `PUBLISHERS BLOCKS` → JSON. Runs in the peer's own environment.
+"""The same measurement of Dynamo's RadixTree: `PUBLISHERS BLOCKS WAY` → JSON. Runs in the peer's own environment.
 
 The tree takes events as JSON with the content hash of every block, which its callers compute from the event's tokens;
 that hashing counts for `frames`, where ours hashes too, and not for `apply`. Making the JSON counts nowhere. The tree
@@ -15,7 +15,7 @@ from typing import Any
 from dynamo.llm import RadixTree, compute_block_hash_for_seq  # type: ignore[import-not-found]
 
 from tests.bench.clock import median_us, resident_bytes, stay_on_one_core
-from tests.bench.workload import BLOCK_TOKENS, Store, Workload, workload
+from tests.bench.workload import BLOCK_TOKENS, WAYS, Store, Way, Workload, workload
 
 _EVENTS_AT_A_TIME = 16
 _RUNS = 40
@@ -43,12 +43,12 @@ def apply_all(tree: Any, events: Iterable[tuple[int, bytes]]) -> float:
     return time.process_time() - began
 
 
-def ingested(tree: Any, work: Workload) -> dict[str, float]:
+def ingested(tree: Any, work: Workload, at_a_time: int) -> dict[str, float]:
     gc.collect()
     memory = resident_bytes()
     hashing = apply = 0.0
-    for at in range(0, len(work.stores), _EVENTS_AT_A_TIME):
-        part = work.stores[at : at + _EVENTS_AT_A_TIME]
+    for at in range(0, len(work.stores), at_a_time):
+        part = work.stores[at : at + at_a_time]
         tokens = [store.tokens.tolist() for store in part]
         began = time.process_time()
         contents = [compute_block_hash_for_seq(ids, BLOCK_TOKENS) for ids in tokens]
@@ -101,14 +101,14 @@ def removed(tree: Any, work: Workload) -> dict[str, float]:
     return {"remove_pod": (time.process_time() - began) / held * 1e6}
 
 
-def measure(work: Workload, *, only_ingest: bool) -> dict[str, float]:
+def measure(work: Workload, way: Way) -> dict[str, float]:
     tree = RadixTree()
-    found = ingested(tree, work)
-    return found if only_ingest else found | looked_up(tree, work) | evicted(tree, work) | removed(tree, work)
+    found = ingested(tree, work, len(work.stores) if way.queued else _EVENTS_AT_A_TIME)
+    return found if way.only_ingest else found | looked_up(tree, work) | evicted(tree, work) | removed(tree, work)
 
 
 if __name__ == "__main__":
-    free = sys.argv[3:] == ["free"]
-    if not free:
+    way = WAYS[sys.argv[3]]
+    if way.one_core:
         stay_on_one_core()
-    sys.stdout.write(json.dumps(measure(workload(int(sys.argv[1]), int(sys.argv[2])), only_ingest=free)))
+    sys.stdout.write(json.dumps(measure(workload(int(sys.argv[1]), int(sys.argv[2])), way)))

@@ -1,7 +1,4 @@
-"""One measurement of the index in a process of its own, so that its memory can be told: `PUBLISHERS BLOCKS` → JSON.
-
-With a third argument, `free`: not kept on one core, and only what ingestion costs.
-"""
+"""One measurement of the index in a process of its own, for its memory to be told: `PUBLISHERS BLOCKS WAY` → JSON."""
 
 import gc
 import sys
@@ -11,23 +8,23 @@ import msgspec
 
 from index import BlockRemoved, Event, Publisher, RadixIndex, Tier, block_keys, decode_batch, root_key
 from tests.bench.clock import median_us, resident_bytes, stay_on_one_core
-from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, Store, Workload, workload
+from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, WAYS, Store, Way, Workload, workload
 
 _MODEL = "bench-model"
-_FRAMES_AT_A_TIME = 16  # about what a subscriber takes in its slice of time
+_FRAMES_AT_A_TIME = 16  # about what a subscriber takes in its slice of time; not where all are queued
 _GROUP = 0  # of the layers with full attention
 _RUNS = 40
 
 
-def measure(work: Workload, *, only_ingest: bool) -> dict[str, float]:
+def measure(work: Workload, way: Way) -> dict[str, float]:
     """Every measure by name."""
     publishers = [Publisher(f"10.0.{number >> 8}.{number & 255}:8000", 0) for number in range(work.publishers)]
     frames = [(publishers[store.publisher], frame(store)) for store in work.stores]
     index = RadixIndex()
     for publisher in publishers:
         index.add_publisher(publisher, _MODEL)
-    found = ingested(index, frames, work.blocks)
-    if only_ingest:
+    found = ingested(index, frames, work.blocks, len(frames) if way.queued else _FRAMES_AT_A_TIME)
+    if way.only_ingest:
         return found
     return found | looked_up(index, work) | evicted(index, publishers, work) | removed(index, publishers, work)
 
@@ -50,13 +47,13 @@ def frame(store: Store) -> bytes:
     return msgspec.msgpack.encode([0.0, [event], 0])
 
 
-def ingested(index: RadixIndex, frames: list[tuple[Publisher, bytes]], blocks: int) -> dict[str, float]:
+def ingested(index: RadixIndex, frames: list[tuple[Publisher, bytes]], blocks: int, at_a_time: int) -> dict[str, float]:
     """Frames → index: what decoding and applying cost, and what stays in memory."""
     gc.collect()
     memory = resident_bytes()
     decode = apply = 0.0
-    for at in range(0, len(frames), _FRAMES_AT_A_TIME):
-        part = frames[at : at + _FRAMES_AT_A_TIME]
+    for at in range(0, len(frames), at_a_time):
+        part = frames[at : at + at_a_time]
         began = time.process_time()
         batches = [(publisher, decode_batch(payload).events) for publisher, payload in part]
         decoded = time.process_time()
@@ -125,8 +122,8 @@ def removed(index: RadixIndex, publishers: list[Publisher], work: Workload) -> d
 
 
 if __name__ == "__main__":
-    free = sys.argv[3:] == ["free"]
-    if not free:
+    way = WAYS[sys.argv[3]]
+    if way.one_core:
         stay_on_one_core()
-    measured = measure(workload(int(sys.argv[1]), int(sys.argv[2])), only_ingest=free)
+    measured = measure(workload(int(sys.argv[1]), int(sys.argv[2])), way)
     sys.stdout.write(msgspec.json.encode(measured).decode())

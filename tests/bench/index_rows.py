@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from tests.bench import environment
 from tests.bench.rows import Peer, Row, collected, row
+from tests.bench.workload import WAYS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _BLOCKS: Final = 1_000_000
@@ -34,27 +36,32 @@ def rows(*, rounds: int, quick: bool, blocks: int | None, peers: bool) -> list[R
     peer_python = _peer() if peers else None
     made: list[Row] = []
     for publishers in _PUBLISHERS:
-        values, peer = _measured(rounds, peer_python, publishers, blocks)
-        units = _INGEST | (_LOOKUP if publishers == _LOOKUP_PUBLISHERS else {})
-        made += [
-            row(f"index.{m}.p{publishers}{size}", unit, values[m], peer.name, peer.values.get(m, ()))
-            for m, unit in units.items()
-        ]
-        values, peer = _measured(rounds, peer_python, publishers, blocks, "free")
-        apply, theirs = values["apply"], peer.values.get("apply", ())
-        made.append(row(f"index.apply.free.p{publishers}{size}", _INGEST["apply"], apply, peer.name, theirs))
+        for way in WAYS:
+            values, peer = _measured(rounds, peer_python, publishers, blocks, way)
+            made += [
+                row(f"index.{m}.p{publishers}{size}", unit, values[of], peer.name, peer.values.get(of, ()))
+                for m, of, unit in _rows_of(way, publishers)
+            ]
     return made
 
 
+def _rows_of(way: str, publishers: int) -> Iterable[tuple[str, str, str]]:
+    """Name, measure and unit."""
+    if WAYS[way].only_ingest:
+        return [(f"apply.{way}", "apply", _INGEST["apply"])]
+    units = _INGEST | (_LOOKUP if publishers == _LOOKUP_PUBLISHERS else {})
+    return [(measure, measure, unit) for measure, unit in units.items()]
+
+
 def _measured(
-    rounds: int, peer_python: str | None, publishers: int, blocks: int, *how: str
+    rounds: int, peer_python: str | None, publishers: int, blocks: int, way: str
 ) -> tuple[dict[str, list[float]], Peer]:
     """Ours and the peer's, in turns."""
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(_run(sys.executable, "tests.bench.index_ours", publishers, blocks, *how))
+        ours.append(_run(sys.executable, "tests.bench.index_ours", publishers, blocks, way))
         if peer_python:
-            theirs.append(_run(peer_python, "tests.bench.index_dynamo", publishers, blocks, *how))
+            theirs.append(_run(peer_python, "tests.bench.index_dynamo", publishers, blocks, way))
     return collected(ours), Peer(f"{environment.DYNAMO} RadixTree", collected(theirs))
 
 
@@ -66,9 +73,9 @@ def _peer() -> str | None:
         return None
 
 
-def _run(python: str, module: str, publishers: int, blocks: int, *how: str) -> dict[str, float]:
+def _run(python: str, module: str, publishers: int, blocks: int, way: str) -> dict[str, float]:
     done = subprocess.run(
-        [python, "-m", module, str(publishers), str(blocks), *how],
+        [python, "-m", module, str(publishers), str(blocks), way],
         cwd=ROOT,
         check=True,
         stdout=subprocess.PIPE,

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tests.bench import environment
-from tests.bench.backend import MODEL
-from tests.bench.client import LONG_BYTES, chat
+from tests.bench.chats import LONG_BYTES, MODEL, chat
 from tests.bench.clock import process_tree
 from tests.bench.environment import Pin
 from tests.bench.processes import free_port, get, running, wait_until

@@ -18,10 +18,11 @@ from tests.bench.client import STREAM_CHUNKS, Kind, Options, Result
 from tests.bench.clock import resident_bytes
 from tests.bench.environment import PeerMissing
 from tests.bench.index_rows import ROOT
-from tests.bench.peers import ALL, MISSING, Peer
+from tests.bench.peers import ALL, DEFAULT, MISSING, Peer
 from tests.bench.processes import NotReady
 from tests.bench.routers import Backend, Router, backend, floor, gateway
 from tests.bench.rows import Row, row
+from tests.bench.token_workload import Workload
 
 _OURS: Final = "gateway"
 _LOGGED: Final = "gateway, default log"
@@ -34,13 +35,14 @@ _MB: Final = 1e6
 
 
 class Case(NamedTuple):
-    """One load; `requests` and `seconds` bound it, whichever comes first."""
+    """One load; `requests` and `seconds` bound it, whichever comes first. `first` as in `Options`."""
 
     kind: Kind
     connections: int
     requests: int
     seconds: float
     measures: tuple[str, ...]
+    first: int | None = None
 
 
 _CASES: Final = {
@@ -53,6 +55,7 @@ _CASES: Final = {
     "stream": Case("stream", 64, 128, 2.0, ("cpu", "ttft.p50", "ttft.p99")),
 }
 _PLAIN_CASES: Final = {"small.plain": Case("small", 16, 20_000, 1.5, ("cpu", "rate"))}
+_LOCAL_CASES: Final = {"turn.local": _CASES["turn"]._replace(first=0)}
 _ASKING: Final = ("cache_aware", "kv_aware")  # to whom it makes a difference whether a pod renders
 _TAKEN: Final = {_LOGGED: ("small",), _FLOOR: ("small", "long", "stream"), _DIRECT: ("stream",)}
 _UNITS: Final = {"cpu": "µs/request", "rate": "req/s", "latency": "ms", "ttft.p50": "ms", "ttft.p99": "ms"}
@@ -121,6 +124,7 @@ class Bench:
             seconds=_QUICK_SECONDS if self._quick else case.seconds,
             pids=router.pids,
             chunks=_QUICK_CHUNKS if self._quick else STREAM_CHUNKS,
+            first=case.first,
         )
         command = [sys.executable, "-m", "tests.bench.client", msgspec.json.encode(options).decode()]
         done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=_CLIENT_S)
@@ -147,23 +151,35 @@ def rows(*, rounds: int, quick: bool, peers: Mapping[str, Peer]) -> list[Row]:
             _CASES,
             quick=quick,
         )
-        plain = _plain(peers, logs, stack, quick=quick)
-        for _ in range(rounds):
-            bench.round()
-            plain.round()
-        bench.weigh()
         asking = {name: peer for name, peer in peers.items() if name in _ASKING}
-        return [*_against(bench, peers), *_against(plain, asking), *_alone(bench)]
+        alike = {name: peer for name, peer in peers.items() if name in DEFAULT}
+        files = Workload(quick=quick).files
+        plain = _apart("plain", _PLAIN_CASES, asking, logs, stack, quick=quick)
+        local = _apart("local", _LOCAL_CASES, alike, logs, stack, quick=quick, model=files)
+        for _ in range(rounds):
+            for each in (bench, plain, local):
+                each.round()
+        bench.weigh()
+        return [*_against(bench, peers), *_against(plain, asking), *_against(local, alike), *_alone(bench)]
 
 
-def _plain(peers: Mapping[str, Peer], logs: Path, stack: ExitStack, *, quick: bool) -> Bench:
-    """Ours and those that ask pods to render prompts, in front of pods that do not."""
-    apart = logs / "plain"
+def _apart(
+    name: str,
+    cases: Mapping[str, Case],
+    peers: Mapping[str, Peer],
+    logs: Path,
+    stack: ExitStack,
+    *,
+    quick: bool,
+    model: Path | None = None,
+) -> Bench:
+    """Ours and some peers in front of backends that tokenize as a model does; without one, that refuse to render."""
+    apart = logs / name
     apart.mkdir()
-    backends = [stack.enter_context(backend(apart / f"backend{number}.log", "plain")) for number in range(2)]
-    asking = {name: peer for name, peer in peers.items() if name in _ASKING}
-    routers = [stack.enter_context(gateway(_OURS, backends, apart, "warning"))]
-    return Bench([*routers, *_started(asking, backends, apart, stack)], _PLAIN_CASES, quick=quick)
+    how = ("model", str(model)) if model else ("plain",)
+    backends = [stack.enter_context(backend(apart / f"backend{number}.log", *how)) for number in range(2)]
+    ours = stack.enter_context(gateway(_OURS, backends, apart, "warning", model=model))
+    return Bench([ours, *_started(peers, backends, apart, stack)], cases, quick=quick)
 
 
 def say(what: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import uvloop
 import zmq
 
-from tests.bench.backend import Connection, pages
+from tests.bench.backend import ByLength, Connection, pages
 from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, STORE_BLOCKS, VOCABULARY
 
 _SUBSCRIBED_S: Final = 60.0
@@ -148,10 +148,11 @@ async def serve(pods: int, rate: int, size: int) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
     streams = [Stream(number, size) for number in range(pods)]
+    prompts = ByLength()
     ports = []
     for stream in streams:
         served = pages(stream.port)
-        server = await loop.create_server(lambda served=served: Connection(served), "127.0.0.1", 0)  # type: ignore[misc]
+        server = await loop.create_server(lambda served=served: Connection(served, prompts), "127.0.0.1", 0)  # type: ignore[misc]
         ports.append(server.sockets[0].getsockname()[1])
     _say({"http": ports})
     await asyncio.to_thread(_obey, streams, rate)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.bench import proxy_rows
 from tests.bench.__main__ import main
-from tests.bench.client import LONG_BYTES, Kind, prompts
+from tests.bench.chats import LONG_BYTES
+from tests.bench.client import Kind, prompts
 from tests.bench.environment import PeerMissing, Pin
 from tests.bench.index_rows import ROOT
 from tests.bench.peers import Peer
@@ -18,11 +19,8 @@ from tests.bench.routers import Backend, Router
 from tests.bench.rows import Row, row
 
 EXPECTED = {
-    *(
-        f"index.{m}.p{p}.8k"
-        for m in ("apply", "apply.free", "frames", "memory", "evict", "evict.single", "remove_pod")
-        for p in (8, 64)
-    ),
+    *(f"index.{m}.p{p}.8k" for m in ("frames", "memory", "evict", "evict.single", "remove_pod") for p in (8, 64)),
+    *(f"index.apply{way}.p{p}.8k" for way in ("", ".free", ".queued", ".queued.core") for p in (8, 64)),
     *(f"index.{m}.p64.8k" for m in ("match.shared", "match.one", "match.miss", "hash")),
     *(f"scale.{m}.{blocks}k" for m in ("match.shared", "match.one", "match.miss", "remove_pod") for blocks in (32, 64)),
     *(f"decision.pods{pods}" for pods in (2, 16, 64)),
@@ -32,6 +30,7 @@ EXPECTED = {
     *(f"tokens.stall.{measure}" for measure in ("p50", "p99", "max")),
     *(f"proxy.{kind}.{measure}" for kind in ("small", "long", "turn", "fresh") for measure in ("cpu", "rate")),
     *(f"proxy.small.{m}" for m in ("c1.rate", "c1.latency", "c64.rate", "cpu.logged", "plain.cpu", "plain.rate")),
+    *(f"proxy.turn.local.{m}" for m in ("cpu", "rate")),
     *(f"proxy.stream.{measure}" for measure in ("cpu", "ttft.p50", "ttft.p99")),
     "proxy.rss",
     *(f"proxy.floor.{kind}.{measure}" for kind in ("small", "long") for measure in ("cpu", "rate")),
@@ -135,5 +134,5 @@ def test_a_peer_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str])
 
 
 def _bodies(kind: Kind, number: int) -> list[bytes]:
-    source = prompts(kind, chunks=0)
+    source = prompts(kind, chunks=0, first=7)
     return [source().partition(b"\r\n\r\n")[2] for _ in range(number)]

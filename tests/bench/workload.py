@@ -31,6 +31,23 @@ class Store(NamedTuple):
     tokens: "array[int]"
 
 
+class Way(NamedTuple):
+    """How the workload is driven; `queued`: all stores before the first lookup, else few at a time."""
+
+    one_core: bool
+    queued: bool
+    only_ingest: bool
+
+
+WAYS: Final = {
+    "full": Way(one_core=True, queued=False, only_ingest=False),
+    "free": Way(one_core=False, queued=False, only_ingest=True),
+    "queued": Way(one_core=False, queued=True, only_ingest=True),
+    "queued.core": Way(one_core=True, queued=True, only_ingest=True),
+}
+"""By the name of what they add to a row's name."""
+
+
 class Workload(NamedTuple):
     """`lookups` are prompts of 2,048 blocks by kind: `shared`, which all publishers hold; `one`, of which all hold the
     system prompt and one holds more; `miss`, which nobody holds.
