@@ -13,8 +13,8 @@ on together, those who hold nothing of it stop together, and only the others are
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from index.events import Tier
 from index.holdings import Holdings, Publisher
@@ -30,13 +30,14 @@ class Cached(NamedTuple):
     any: int
 
 
-class _Step(NamedTuple):
-    """The part of a prompt's path that lies in one run: its blocks are the prompt's from `start` to before `end`."""
+_GPU: Final = Tier.GPU
+_CPU: Final = Tier.CPU
 
-    node: Node
-    start: int
-    end: int
+_Step = tuple[Node, int, int]
+"""The part of a prompt's path that lies in one run: its blocks are the prompt's from the first number to before the
+second."""
 
+_START: Final = itemgetter(1)
 
 _Group = tuple[int, AbstractSet[Holdings]]
 """A depth, and who got there and no further."""
@@ -47,43 +48,42 @@ def match(tree: Tree, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, C
     found: dict[Publisher, Cached] = {}
     for block_size, keys in prompts.items():
         for cached, group in _groups(tree, block_size, keys):
-            publishers = [holdings.publisher for holdings in group]
-            for publisher in found.keys() & publishers if found else ():
-                found[publisher] = Cached(*map(max, cached, found[publisher]))
-                publishers.remove(publisher)
-            found.update(dict.fromkeys(publishers, cached))
+            for holdings in group:
+                publisher = holdings.publisher
+                other = found.get(publisher)  # of another size
+                found[publisher] = cached if other is None else Cached(*map(max, cached, other))
     return found
 
 
 def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[Cached, AbstractSet[Holdings]]]:
     """Those who hold the first block in some tier, grouped by what they hold."""
-    steps = [_Step(node, node.start, node.start + length) for node, _, length in tree.path(keys)]
+    steps = [(node, node.start, node.start + length) for node, _, length in tree.path(keys)]
     if not steps:
         return
-    length = steps[-1].end
-    first = steps[0].node
-    is_tiered = any(node.held[Tier.CPU] for node, _, _ in steps)
-    for gpu, group in _reached(steps, Tier.GPU, first.held[Tier.GPU].keys() | first.held[Tier.CPU].keys(), 0):
-        if not is_tiered:
+    holders = steps[0][0].held
+    if not any(node.held[_CPU] for node, _, _ in steps):
+        for gpu, group in _reached(steps, _GPU, holders[_GPU].keys(), 0):
             if gpu:
                 yield Cached(gpu * block_size, 0, gpu * block_size), group
-            continue
-        for cpu, equal in _reached(steps, Tier.CPU, group, 0):
+        return
+    length = steps[-1][2]
+    for gpu, group in _reached(steps, _GPU, holders[_GPU].keys() | holders[_CPU].keys(), 0):
+        for cpu, equal in _reached(steps, _CPU, group, 0):
             if not gpu and not cpu:
                 continue
-            ends = _reached(steps, Tier.CPU, equal, gpu) if cpu < gpu < length else [(max(gpu, cpu), equal)]
-            for reused, holders in ends:
-                yield Cached(gpu * block_size, cpu * block_size, reused * block_size), holders
+            ends = _reached(steps, _CPU, equal, gpu) if cpu < gpu < length else [(max(gpu, cpu), equal)]
+            for reused, holders_of_it in ends:
+                yield Cached(gpu * block_size, cpu * block_size, reused * block_size), holders_of_it
 
 
 def _reached(steps: list[_Step], tier: Tier, group: AbstractSet[Holdings], depth: int) -> Iterator[_Group]:
     """How far the group gets from `depth` on without a gap in the tier, in groups of equal depth."""
-    for node, start, end in steps[bisect_right(steps, depth, key=attrgetter("start")) - 1 :] if depth else steps:
-        held = node.held[tier]
-        onward = group & node.whole(tier)
-        if len(onward) == len(group):
+    for node, start, end in steps[bisect_right(steps, depth, key=_START) - 1 :] if depth else steps:
+        held, whole = node.held[tier], node.whole(tier)
+        if group <= whole:
             depth = end
             continue
+        onward = group & whole
         rest = group - onward
         if stopped := rest - held.keys():
             yield depth, stopped

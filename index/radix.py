@@ -138,7 +138,7 @@ class RadixIndex:
 
     def block_sizes(self, namespace: str) -> tuple[int, ...]:
         """The block sizes, ascending, in which blocks of the namespace are held. O(namespaces * sizes)."""
-        return tuple(sorted(size for name, size in self._tree.roots if name == namespace))
+        return tuple(sorted([size for name, size in self._tree.roots if name == namespace]))
 
     def clear(self, publisher: Publisher, tier: Tier | None = None) -> None:
         """Forgets what the publisher holds in a tier; in all tiers, with all it said and all that waits, if None.

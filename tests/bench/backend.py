@@ -146,12 +146,12 @@ class ByLength:
 
 @lru_cache
 def _tokenized(tokens: int) -> bytes:
-    return tokenized(range(tokens))
+    return tokenized(list(range(tokens)))
 
 
 @lru_cache
 def _rendered(tokens: int) -> bytes:
-    return rendered(range(tokens))
+    return rendered(list(range(tokens)))
 
 
 @lru_cache
