@@ -73,6 +73,14 @@ def _sglang_router(programs: Path, backends: list[Backend], logs: Path) -> Abstr
     return _served("sglang", command, logs, port, "/readiness")
 
 
+def _production_stack(programs: Path, backends: list[Backend], logs: Path) -> AbstractContextManager[Router]:
+    port = free_port()
+    command = [str(programs / "vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--service-discovery", "static", "--static-backends", ",".join(each.url for each in backends)]
+    command += ["--static-models", ",".join(MODEL for _ in backends), "--routing-logic", "prefixaware"]
+    return _served("production-stack", command, logs, port, "/v1/models")
+
+
 def _litellm(programs: Path, backends: list[Backend], logs: Path) -> AbstractContextManager[Router]:
     port, file = free_port(), logs / "litellm.json"
     served = [{"model": f"openai/{MODEL}", "api_base": f"{each.url}/v1", "api_key": "none"} for each in backends]
@@ -122,9 +130,7 @@ ALL: Final = {
     **DEFAULT,
     "sglang": Peer(environment.SGLANG_ROUTER, "cache_aware", _sglang_router),
     "dynamo": Peer(environment.DYNAMO_FRONTEND, "kv", _dynamo),
+    "production_stack": Peer(environment.PRODUCTION_STACK, "prefixaware", _production_stack),
     "litellm": Peer(environment.LITELLM, "", _litellm),
 }
 """By the name that their rows carry."""
-
-MISSING: Final = {"production-stack": "its router is published as a container image, not as a package"}
-"""Others that one would compare with, and why they are not."""

@@ -4,6 +4,7 @@ CPU is that of the router's processes only, so the load's own cost and its share
 depend on everything that runs beside.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,8 @@ from tests.bench.client import STREAM_CHUNKS, Kind, Options, Result
 from tests.bench.clock import resident_bytes
 from tests.bench.environment import PeerMissing
 from tests.bench.index_rows import ROOT
-from tests.bench.peers import ALL, DEFAULT, MISSING, Peer
-from tests.bench.processes import NotReady
+from tests.bench.peers import DEFAULT, Peer
+from tests.bench.processes import NotReady, get
 from tests.bench.routers import Backend, Router, backend, floor, gateway
 from tests.bench.rows import Row, row
 from tests.bench.token_workload import Workload
@@ -32,6 +33,7 @@ _CLIENT_S: Final = 120.0
 _QUICK_SECONDS: Final = 0.1
 _QUICK_CHUNKS: Final = 20
 _MB: Final = 1e6
+_UNKNOWN: Final = re.compile(rb'^p2p_gateway_prompts_total\{.*tokens_from="none".*\} (\S+)$', re.MULTILINE)
 
 
 class Case(NamedTuple):
@@ -95,6 +97,15 @@ class Bench:
         for router in self.routers.values():
             self.values[router.name]["rss"] = [sum(map(resident_bytes, router.pids)) / _MB]
 
+    def tell_of_unknown_prompts(self) -> None:
+        """Say so where ours decided without a prompt's tokens: that costs less, and is not what is to be measured."""
+        for name in (_OURS, _LOGGED):
+            for port in self.routers[name].ports if name in self.routers else ():
+                page = get(f"http://127.0.0.1:{port}/metrics") or b""
+                unknown = sum(float(told) for told in _UNKNOWN.findall(page))
+                if unknown:
+                    say(f"{name}: {unknown:.0f} requests were placed without their tokens")
+
     def added(self, name: str) -> Values:
         """Of a router, by row name; its time to the first token less that without a router, of the same round."""
         values = dict(self.values.get(name, {}))
@@ -135,8 +146,6 @@ class Bench:
 
 def rows(*, rounds: int, quick: bool, peers: Mapping[str, Peer]) -> list[Row]:
     """Each measure once against each of the peers, or once if there are none."""
-    for name, why in MISSING.items() if peers.keys() == ALL.keys() else ():
-        say(f"{name} left out: {why}")
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         logs = Path(directory)
         backends = [stack.enter_context(backend(logs / f"backend{number}.log")) for number in range(2)]
@@ -160,6 +169,8 @@ def rows(*, rounds: int, quick: bool, peers: Mapping[str, Peer]) -> list[Row]:
             for each in (bench, plain, local):
                 each.round()
         bench.weigh()
+        for each in (bench, plain, local):
+            each.tell_of_unknown_prompts()
         return [*_against(bench, peers), *_against(plain, asking), *_against(local, alike), *_alone(bench)]
 
 

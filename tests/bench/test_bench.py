@@ -61,6 +61,7 @@ def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+    assert "without their tokens" not in done.stderr
     rows = msgspec.json.decode(out.read_bytes(), type=list[Row], strict=True)
     assert {each.name for each in rows} == EXPECTED
     assert all(name in done.stdout for name in EXPECTED)

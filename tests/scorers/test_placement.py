@@ -90,7 +90,7 @@ def test_a_scorer_from_outside_takes_part(request_of_1000: PlacementRequest) -> 
 
 
 def test_a_scorer_that_leaves_a_candidate_out_is_an_error(request_of_1000: PlacementRequest) -> None:
-    with pytest.raises(ValueError, match="constant scored 0 of 1|scored . of 1"):
+    with pytest.raises(ValueError, match="constant scored 0 of 1"):
         place(request_of_1000, [Candidate(pod="a")], [Constant()], MaxScore(), coordinate=0)
 
 
