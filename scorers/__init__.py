@@ -10,6 +10,9 @@ from scorers.max_score import MaxScore
 from scorers.placement import Placement, place
 from scorers.prefix import Prefix
 from scorers.queue import Queue
+from scorers.random_pick import RandomPick
+from scorers.token_load import TokenLoad
+from scorers.weighted_random import WeightedRandom
 
 __all__ = [
     "AnyPicker",
@@ -22,15 +25,18 @@ __all__ = [
     "PlacementRequest",
     "Prefix",
     "Queue",
+    "RandomPick",
     "Scorer",
     "SourceDecision",
     "SourceReason",
+    "TokenLoad",
+    "WeightedRandom",
     "choose_source",
     "place",
     "pullable_tokens",
     "sample_source",
 ]
 
-AnyScorer = Prefix | Queue | KvUtilization
+AnyScorer = Prefix | Queue | KvUtilization | TokenLoad
 
-AnyPicker = MaxScore
+AnyPicker = MaxScore | RandomPick | WeightedRandom

@@ -97,3 +97,9 @@ def require_weight(weight: float) -> None:
     """Raise ValueError unless `weight` is finite and >= 0 (decoding lets .nan and .inf of YAML through)."""
     if not 0 <= weight < math.inf:
         raise ValueError(f"weight must be finite and >= 0, not {weight}")
+
+
+def require_coordinate(coordinate: float) -> None:
+    """Raise ValueError unless `coordinate` is in [0, 1)."""
+    if not 0 <= coordinate < 1:
+        raise ValueError(f"coordinate must be in [0, 1), not {coordinate}")

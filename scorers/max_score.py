@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from scorers.base import require_coordinate
+
 _TIE = 1e-9
 """Totals closer than this are one: sums of the same terms differ by rounding, formulas by far more."""
 
@@ -19,8 +21,7 @@ class MaxScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         Raises ValueError for no totals or a coordinate outside [0, 1).
         """
-        if not 0 <= coordinate < 1:
-            raise ValueError(f"coordinate must be in [0, 1), not {coordinate}")
+        require_coordinate(coordinate)
         best = max(totals)
         tied = [index for index, total in enumerate(totals) if best - total <= _TIE]
         return tied[int(coordinate * len(tied))]

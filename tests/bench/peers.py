@@ -78,7 +78,7 @@ def _production_stack(programs: Path, backends: list[Backend], logs: Path) -> Ab
     command = [str(programs / "vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--service-discovery", "static", "--static-backends", ",".join(each.url for each in backends)]
     command += ["--static-models", ",".join(MODEL for _ in backends), "--routing-logic", "prefixaware"]
-    return _served("production-stack", command, logs, port, "/v1/models")
+    return _served("production_stack", command, logs, port, "/v1/models")
 
 
 def _litellm(programs: Path, backends: list[Backend], logs: Path) -> AbstractContextManager[Router]:

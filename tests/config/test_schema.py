@@ -158,7 +158,7 @@ def test_an_unknown_nested_key_is_refused_with_its_path() -> None:
         ({"placement": {"scorers": [{"type": "prefix", "cpu_weight": 1.5}]}}, "$.placement.scorers[0].cpu_weight"),
         ({"placement": {"scorers": [{"type": "prefix"}, {"type": "fastest"}]}}, "$.placement.scorers[1].type"),
         ({"placement": {"scorers": [{"weight": 1}]}}, "$.placement.scorers[0]"),
-        ({"placement": {"picker": {"type": "random"}}}, "$.placement.picker.type"),
+        ({"placement": {"picker": {"type": "astrology"}}}, "$.placement.picker.type"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path(section: dict[str, Any], path: str) -> None:

@@ -112,7 +112,7 @@ def test_every_setting_is_in_the_readme_with_its_default(path: str) -> None:
     default = SETTINGS[path]
     if default is msgspec.NODEFAULT:
         assert shown == "required"
-    elif default is None or (path.startswith("placement.") and not isinstance(default, float)):
+    elif default is None or (path.startswith("placement.") and not isinstance(default, float | int)):
         assert shown  # what it amounts to, in words
     else:
         assert code(shown)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers import AnyPicker, AnyScorer, Candidate, PlacementRequest, Scorer
+from scorers import AnyPicker, AnyScorer, Candidate, KvUtilization, PlacementRequest, Prefix, Queue, Scorer
 
 SCORERS = get_args(AnyScorer)
-PICKERS = get_args(AnyPicker) or (AnyPicker,)
+PICKERS = get_args(AnyPicker)
+SHIPPED = (Prefix, Queue, KvUtilization)
 
 every_scorer = pytest.mark.parametrize("kind", SCORERS)
 every_member = pytest.mark.parametrize("kind", [*SCORERS, *PICKERS])
@@ -114,4 +115,29 @@ def test_a_weight_of_0_is_allowed(kind: Any) -> None:
 
 
 def test_the_shipped_weights_are_3_2_2() -> None:
-    assert {kind.name: kind().weight for kind in SCORERS} == {"prefix": 3, "queue": 2, "kv-utilization": 2}
+    assert {kind.name: kind().weight for kind in SHIPPED} == {"prefix": 3, "queue": 2, "kv-utilization": 2}
+
+
+every_picker = pytest.mark.parametrize("kind", PICKERS)
+totals = st.lists(st.floats(0, 100), min_size=1, max_size=8)
+
+
+@every_picker
+@given(totals=totals, coordinate=st.floats(0, 1, exclude_max=True))
+def test_a_picker_picks_one_of_the_candidates(kind: Any, totals: list[float], coordinate: float) -> None:
+    picked = kind().pick(totals, coordinate)
+    assert 0 <= picked < len(totals)
+    assert kind().pick(tuple(totals), coordinate) == picked
+
+
+@every_picker
+@pytest.mark.parametrize("coordinate", [-0.1, 1.0, math.nan])
+def test_a_coordinate_outside_its_range_is_an_error(kind: Any, coordinate: float) -> None:
+    with pytest.raises(ValueError, match="coordinate must be in"):
+        kind().pick([1.0], coordinate)
+
+
+@every_picker
+def test_nothing_to_pick_from_is_an_error(kind: Any) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        kind().pick([], 0.5)

@@ -1,7 +1,6 @@
 import math
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,14 +37,3 @@ def test_a_small_lead_is_no_tie() -> None:
 @given(st.integers(1, 10_000))
 def test_the_last_coordinate_picks_the_last_tie(ties: int) -> None:
     assert MaxScore().pick([1.0] * ties, ALMOST_1) == ties - 1
-
-
-@pytest.mark.parametrize("coordinate", [-0.1, 1.0, math.nan])
-def test_a_coordinate_outside_its_range_is_an_error(coordinate: float) -> None:
-    with pytest.raises(ValueError, match="coordinate must be in"):
-        MaxScore().pick([1.0], coordinate)
-
-
-def test_nothing_to_pick_from_is_an_error() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        MaxScore().pick([], 0.5)
