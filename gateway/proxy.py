@@ -29,7 +29,6 @@ from gateway.wire import Answer, Origin, Pool, WireError
 
 _UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
-_TAIL_BYTES = 64 * 1024  # of each: a slow reader's stream is not to keep a megabyte for it
 
 
 class Attempt(Struct, frozen=True):
@@ -155,12 +154,8 @@ class Proxy:
     ) -> None:
         """Until the end. One deadline spans each read and the write that hands it on; whoever is late has failed."""
         tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-
-        def keep(piece: bytes) -> None:
-            tail.append(piece if len(piece) <= _TAIL_BYTES else piece[-_TAIL_BYTES:])
-
         try:
-            await request.relay(Relay(answer, chunk, headers, keep, deadline, self._limits.idle_timeout))
+            await request.relay(Relay(answer, chunk, headers, tail, deadline, self._limits.idle_timeout))
         finally:
             end = b"".join(tail)
             if answer.status == 200 and not record.engine_error:

@@ -174,7 +174,7 @@ class Plain(Request):
         if complete and (rest := answer.take()):
             chunk += rest
         if chunk:
-            relay.tail(chunk)
+            relay.keep(chunk)
         self.closing = self._leaving()
         head = relayed(answer, relay.headers, last=self.closing)
         self._chunked, self._telling = head.chunked, head.telling
@@ -240,16 +240,26 @@ class Plain(Request):
         relay = self._relay
         if relay is None:  # its task is on the way out
             return
-        relay.tail(piece)
         relay.deadline.move(relay.idle)
-        if not self._chunked:
-            self._write(piece)
-        elif len(piece) <= _JOINED_BYTES:
-            self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        else:
+        if len(piece) > _JOINED_BYTES or not self._chunked:
+            relay.keep(piece)
+            self._pass_long(piece)
+            return
+        # Every token of every stream comes by here: a call less is a twentieth of what Python takes for it.
+        relay.tail.append(piece)
+        transport = self._transport
+        if not transport.is_closing():
+            framed = b"%x\r\n%b\r\n" % (len(piece), piece)
+            self._written += len(framed)
+            transport.write(framed)
+
+    def _pass_long(self, piece: bytes) -> None:
+        if self._chunked:
             self._write(b"%x\r\n" % len(piece))
             self._write(piece)
             self._write(b"\r\n")
+        else:
+            self._write(piece)
 
     def _end(self) -> None:
         if self._chunked and self._relay is not None:

@@ -6,7 +6,8 @@ import asyncio
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol, cast
 
@@ -20,6 +21,7 @@ from gateway.surface import Endpoint, Errors, errors_of
 from gateway.wire import Answer
 
 PARTING_WORD_S = 1.0  # a client that reads has room for a line at once
+_TAIL_BYTES = 64 * 1024  # of a piece: a slow reader's stream is not to keep a megabyte for it
 _NO_LINGERING = struct.pack("ii", 1, 0)
 
 
@@ -50,16 +52,21 @@ class Content(Protocol):
 class Relay(Struct, frozen=True):
     """A pod's answer on its way to a client.
 
-    `chunk` is what has been read of its body; `headers` replace the pod's. `tail` sees every piece. `deadline` spans
-    each wait for a piece and the write that hands it on, `idle` seconds: whoever is late has failed.
+    `chunk` is what has been read of its body; `headers` replace the pod's. `tail` gets every piece, and forgets the
+    early ones; who has a long piece hands it to `keep`. `deadline` spans each wait for a piece and the write that hands
+    it on, `idle` seconds: whoever is late has failed.
     """
 
     answer: Answer
     chunk: bytes
     headers: Mapping[str, str]
-    tail: Callable[[bytes], None]
+    tail: deque[bytes]
     deadline: Deadline
     idle: float
+
+    def keep(self, piece: bytes) -> None:
+        """Add to the tail the end of a piece."""
+        self.tail.append(piece if len(piece) <= _TAIL_BYTES else piece[-_TAIL_BYTES:])
 
 
 class Request(ABC):

@@ -90,7 +90,7 @@ class Unusual(Request):
 
     async def relay(self, relay: Relay) -> None:
         answer, chunk, deadline, idle = relay.answer, relay.chunk, relay.deadline, relay.idle
-        read, tail = answer.read, relay.tail
+        read, tail = answer.read, relay.keep
         out = self.answer = _Forwarded(status=answer.status, headers=_to_client(answer, relay.headers))
         by_client = True  # that it takes long; a pod that fails says so with other exceptions than a client does
         try:

@@ -43,12 +43,12 @@ class Answer:
         "_high",
         "_paused",
         "_pieces",
-        "_sink",
         "_source",
         "_waiter",
         "complete",
         "headers",
         "reason",
+        "sink",
         "status",
     )
 
@@ -64,7 +64,7 @@ class Answer:
         self._paused = False
         self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], None] | None = None
+        self.sink: Callable[[bytes], None] | None = None  # where pieces go instead of being read
         self._ending: Callable[[], None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
@@ -118,7 +118,7 @@ class Answer:
         if self.complete:
             ending()
         else:
-            self._sink, self._ending = sink, ending
+            self.sink, self._ending = sink, ending
 
     def hold(self) -> None:
         """Read no more of the peer, until `go_on`. Idempotent."""
@@ -155,10 +155,7 @@ class Answer:
             await self._news()
 
     def feed(self, piece: bytes) -> None:
-        """A piece has arrived."""
-        if self._sink is not None:
-            self._sink(piece)
-            return
+        """A piece has arrived, for who reads; what is diverted goes to the sink itself."""
         self._pieces.append(piece)
         self._held += len(piece) + _PIECE_BYTES
         if self._held > self._high and not self._paused:
@@ -169,7 +166,7 @@ class Answer:
         """Nothing more will arrive."""
         self._fault = fault
         self._paused = False
-        self._sink = self._ending = None
+        self.sink = self._ending = None
         self.wake()
 
     def finish(self) -> None:
@@ -179,13 +176,13 @@ class Answer:
             self._resume()
         if self._ending is not None:
             self._ending()
-            self._sink = self._ending = None
+            self.sink = self._ending = None
         self.wake()
 
     def wake(self) -> None:
         """Let the reader look. One who has pieces handed over looks for the end only."""
         waiter = self._waiter
-        if self._sink is None and waiter is not None and not waiter.done():
+        if self.sink is None and waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     async def _news(self) -> None:

@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         if got := self._got:
             self._overhead = 0
             if not self._to_head:
-                answer.feed(got[0] if len(got) == 1 else b"".join(got))
+                (answer.sink or answer.feed)(got[0] if len(got) == 1 else b"".join(got))
             elif fault is None:
                 fault = ProtocolError("a body in the answer to HEAD")
             got.clear()

@@ -22,10 +22,10 @@ from tests.bench.clock import cpu_seconds
 
 Kind = Literal["small", "long", "turn", "fresh", "stream"]
 """A chat of some 230 bytes; one of 128 KB; the next turn of one of 32 chats of 128 KB; a chat of 128 KB that was never
-seen before; a small one answered by 200 chunks. `small`, `long` and `stream` repeat 16 prompts.
+seen before; a small one answered by 400 chunks. `small`, `long` and `stream` repeat 16 prompts.
 """
 
-STREAM_CHUNKS: Final = 200
+STREAM_CHUNKS: Final = 400
 _PROMPTS: Final = 16
 _WARM_UP_CHUNKS: Final = 8
 _WARM_UP_REQUESTS: Final = max(2 * _PROMPTS, CONVERSATIONS)
