@@ -117,13 +117,14 @@ class Engine:
             self.publisher.publish(self.scheduler.take_events())
             if not plan:
                 await self._work.wait()
+                due = clock()  # nobody was late: there was nothing to do
 
     def _duration(self, plan: list[Chunk]) -> float:
         profile = self.profile
         seconds = profile.ms(profile.step_fixed_ms)
         for sequence, tokens in plan:
             if sequence.decodes:
-                seconds += profile.ms(profile.decode_ms)
+                seconds += profile.decode_s(sequence.computed)
                 continue
             seconds += profile.prefill_s(tokens, sequence.computed)
             if not sequence.charged:

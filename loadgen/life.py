@@ -17,11 +17,12 @@ from aiohttp import web
 
 from loadgen.engine import Engine
 from loadgen.events import EventEncoder
+from loadgen.faults import AnyFault, Faults
 from loadgen.hashing import BlockHasher
 from loadgen.options import PodOptions, Received
 from loadgen.ports import Opened, listen, open_run, reset
 from loadgen.publisher import BUFFERED_BATCHES, PUB_HWM, Publisher
-from loadgen.pulls import Identity, Puller, PullServer
+from loadgen.pulls import Identity, Link, Puller, PullServer
 from loadgen.server import PodServer
 
 # What a handler may still take when its pod ends in order.
@@ -62,10 +63,16 @@ class _Over(Exception):
 
 
 class Life:
-    """Binds on creation (OSError: port taken), then lives in ``run`` until ``end`` or ``die``."""
+    """Binds on creation (OSError: port taken), then lives in ``run`` until ``end`` or ``die``.
 
-    def __init__(self, options: PodOptions, ports: Ports, received: deque[Received]) -> None:
+    ``inject`` is called with the faults that are asked for over HTTP, where ``options`` allow them.
+    """
+
+    def __init__(
+        self, options: PodOptions, ports: Ports, received: deque[Received], inject: Callable[[AnyFault], None]
+    ) -> None:
         self._options = options
+        self._inject = inject
         self._context = zmq.Context()
         try:
             self._sockets, self.ports = self._bind(ports)
@@ -78,6 +85,8 @@ class Life:
         self.engines: list[Engine] = []
         self.publishers: list[Publisher] = []
         self._pull_servers: list[PullServer] = []
+        self._links: list[Link] = []
+        self.faults = Faults(self.engines, self.publishers, self._links, self._pull_servers)
         self.server: PodServer
         self._runner: web.AppRunner | None = None
 
@@ -108,7 +117,9 @@ class Life:
                 ):
                     tasks.create_task(engine.run())
                     tasks.create_task(_serve_pulls(tasks, pull_server, listener))
-                self.server = PodServer(self._options, self.engines, self._received, self._event_sources())
+                self.server = PodServer(
+                    self._options, self.engines, self._received, self._event_sources(), self._inject
+                )
                 self._runner = web.AppRunner(
                     self.server.app(),
                     handler_cancellation=True,
@@ -121,6 +132,7 @@ class Life:
         except* _Over:
             pass
         finally:
+            self.faults.close()
             self._sockets.close()
             self._context.term()
 
@@ -140,13 +152,15 @@ class Life:
         hasher = BlockHasher(options.profile.block_size, seed=options.seed, algo=options.hash_algo)
         encoder = EventEncoder(options.encoding, options.hash_mode, rank)
         replay = self._sockets.replay[rank] if options.replay else None
-        publisher = Publisher(self._sockets.events[rank], replay, encoder, options.topic)
+        delay_s = options.event_delay_ms / 1000
+        publisher = Publisher(self._sockets.events[rank], replay, encoder, options.topic, delay_s=delay_s)
+        link = Link(options.profile)
         identity = Identity(options.root, options.profile.block_size, options.hash_algo, hasher.none)
         engine = Engine(
             options.profile,
             hasher,
             publisher,
-            Puller(options.profile, identity),
+            Puller(options.profile, identity, link),
             tasks,
             self_describing=options.self_describing,
             offload_prompt_only=options.offload_prompt_only,
@@ -154,7 +168,8 @@ class Life:
         address = f"{options.host}:{self.ports.p2p + rank}"
         self.engines.append(engine)
         self.publishers.append(publisher)
-        self._pull_servers.append(PullServer(options.profile, identity, address, engine))
+        self._links.append(link)
+        self._pull_servers.append(PullServer(identity, address, engine, link))
         tasks.create_task(publisher.serve_replay())
 
     def _bind(self, ports: Ports) -> tuple[Sockets, Ports]:

@@ -19,7 +19,8 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     PYTHONHASHSEED (None: unset), ``prompt_tokens_details`` is --enable-prompt-tokens-details. ``root`` is the model's
     path, which peers compare. ``loras`` maps adapter names to paths. Without ``event_sources`` the pod does not tell
     where its events are (before 0.32). A replay whose reader falls ``replay_hwm`` batches behind loses what follows, as
-    vLLM's does (0: nothing is lost).
+    vLLM's does (0: nothing is lost). A step's batch of events leaves ``event_delay_ms`` after it (real time). With
+    ``faults`` anybody may ask for them: POST /fault.
     """
 
     profile: PodProfile = PROFILES["demo"]
@@ -35,8 +36,10 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     offload_prompt_only: bool = False
     replay: bool = True
     replay_hwm: int = REPLAY_HWM
+    event_delay_ms: float = 0.0
     event_sources: bool = True
     prompt_tokens_details: bool = True
+    faults: bool = False
     ranks: int = 1
     host: str = "127.0.0.1"
     port: int = 0

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from loadgen.engine import Engine
+from loadgen.faults import AnyFault, DropEvents, FailNext, Kill, Resume, SlowLink, StaleSession, Stall
 from loadgen.life import Life, Ports
 from loadgen.options import PodOptions, Received
 from loadgen.profile import profile_named
@@ -24,8 +25,8 @@ _REMEMBERED: Final = 1000
 
 
 class SimulatedPod:
-    """One pod. Takes the fields of ``PodOptions``; ``profile`` may be a built-in profile's name, and ``speed`` sets the
-    profile's.
+    """One pod. Takes the fields of ``PodOptions``; ``profile`` may be a shipped profile's name or a profile's file, and
+    ``speed`` sets the profile's.
 
     Its ports, ``requests`` and options outlive ``kill`` and ``restart``; its caches, counters and sequence numbers do
     not. Usable from one event loop. A failure inside the pod is raised on leaving it.
@@ -45,6 +46,7 @@ class SimulatedPod:
         )
         self._life: Life | None = None
         self._task: asyncio.Task[None] | None = None
+        self._outage: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.restart()
@@ -98,7 +100,10 @@ class SimulatedPod:
     async def restart(self) -> None:
         """Start on the same ports with empty caches, sequence numbers from 0; a pod that lives is stopped first."""
         await self.stop()
-        life = Life(self.options, self._ports, self.requests)
+        await self._start()
+
+    async def _start(self) -> None:
+        life = Life(self.options, self._ports, self.requests, self.inject)
         self._life, self._ports = life, life.ports
         self._task = asyncio.create_task(life.run())
         ready = asyncio.create_task(life.ready.wait())
@@ -111,11 +116,34 @@ class SimulatedPod:
 
     async def stop(self) -> None:
         """End in order: connections are closed after their handlers. Raises what went wrong inside."""
+        await self._end_outage()
         await self._end(Life.end)
 
     async def kill(self) -> None:
         """End as a lost machine does: every connection is reset, nobody is told."""
+        await self._end_outage()
         await self._end(Life.die)
+
+    async def _end_outage(self) -> None:
+        outage, self._outage = self._outage, None
+        if outage is not None:
+            outage.cancel()
+            await asyncio.wait([outage])
+            if not outage.cancelled():
+                outage.result()
+
+    def _go_out(self, seconds: float | None) -> None:
+        self._living()
+        if self._outage is not None and not self._outage.done():
+            raise ValueError("the pod is being killed already")
+        self._outage = asyncio.create_task(self._be_out(seconds))
+
+    async def _be_out(self, seconds: float | None) -> None:
+        """Die, and come back after ``seconds``; None: never."""
+        await self._end(Life.die)
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+            await self._start()
 
     async def _end(self, how: Callable[[Life], None]) -> None:
         life, task, self._life, self._task = self._life, self._task, None, None
@@ -125,15 +153,31 @@ class SimulatedPod:
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    def stall(self) -> None:
+    def inject(self, fault: AnyFault) -> None:
+        """Let a fault begin, as POST /fault does. Raises ValueError for what cannot be."""
+        match fault:
+            case Stall():
+                self.stall(fault.seconds)
+            case Resume():
+                self.resume()
+            case Kill():
+                self._go_out(fault.seconds)
+            case DropEvents():
+                self.drop_events(fault.count, fault.rank)
+            case SlowLink():
+                self.slow_link(fault.factor, fault.seconds)
+            case StaleSession():
+                self.stale_session(fault.seconds)
+            case FailNext():
+                self.fail_next(fault.status, fault.count)
+
+    def stall(self, seconds: float | None = None) -> None:
         """Stand still: no step, no answer to a peer. HTTP routes that need no engine go on."""
-        for engine in self.engines:
-            engine.stall()
+        self._living().faults.stall(seconds)
 
     def resume(self) -> None:
         """Go on after ``stall``."""
-        for engine in self.engines:
-            engine.resume()
+        self._living().faults.resume()
 
     def fail_next(self, status: int, count: int = 1) -> None:
         """Answer the next ``count`` completions with an error of this status."""
@@ -141,7 +185,19 @@ class SimulatedPod:
 
     def drop_events(self, count: int, rank: int = 0) -> None:
         """Lose the next ``count`` event batches on the way; a replay still has them."""
-        self._living().publishers[rank].drop(count)
+        self._living().faults.drop_events(count, rank)
+
+    def slow_link(self, factor: float, seconds: float | None = None) -> None:
+        """Make every pull from this pod and by it take ``factor`` times as long."""
+        self._living().faults.slow_link(factor, seconds)
+
+    def stale_session(self, seconds: float | None = None) -> None:
+        """Leave pods that have pulled from here so far without an answer: each of their pulls ends at its deadline.
+
+        It is as if this pod had dropped its side of their sessions, which it does in vLLM 0.32 after a slow step or a
+        restart, and they never learned of it. It lasts until they restart, or this pod does.
+        """
+        self._living().faults.stale_session(seconds)
 
     def publish_payload(self, payload: bytes, rank: int = 0) -> None:
         """Publish these bytes as the next event batch."""

@@ -6,6 +6,7 @@ every buffered batch from start on and an end marker; a start older than the buf
 buffer begins.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,15 +24,26 @@ PUB_HWM, REPLAY_HWM = 100_000, 1000
 
 
 class Publisher:
-    """Publishes the batches of one rank; ``pub`` and ``replay`` are bound, and closed by their owner."""
+    """Publishes the batches of one rank, each ``delay_s`` after it is handed over.
+
+    ``pub`` and ``replay`` are bound, and closed by their owner once ``serve_replay`` has ended.
+    """
 
     def __init__(
-        self, pub: zmq.Socket[bytes], replay: zmq.asyncio.Socket | None, encoder: EventEncoder, topic: str = ""
+        self,
+        pub: zmq.Socket[bytes],
+        replay: zmq.asyncio.Socket | None,
+        encoder: EventEncoder,
+        topic: str = "",
+        *,
+        delay_s: float = 0.0,
     ) -> None:
         self._pub = pub
         self._replay = replay
         self._encoder = encoder
         self._topic = topic.encode()
+        self._delay_s = delay_s
+        self._delayed: deque[bytes] = deque()
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=BUFFERED_BATCHES)
         self._to_drop = 0
         self.next_seq = 0
@@ -43,6 +55,18 @@ class Publisher:
 
     def publish_payload(self, payload: bytes) -> None:
         """Send these bytes as the next batch, whatever they are."""
+        if self._delay_s:
+            self._delayed.append(payload)
+            asyncio.get_running_loop().call_later(self._delay_s, self._send_delayed)
+        else:
+            self._send(payload)
+
+    def _send_delayed(self) -> None:
+        # Each call sends the longest waiting batch, not one of its own: calls due at the same time have no order.
+        if self._delayed:
+            self._send(self._delayed.popleft())
+
+    def _send(self, payload: bytes) -> None:
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         self._buffer.append((seq, payload))
         if self._to_drop:
@@ -55,13 +79,17 @@ class Publisher:
         self._to_drop += count
 
     async def serve_replay(self) -> None:
-        """Answer replay requests until cancelled."""
-        if self._replay is None:
-            return
-        while True:
-            match await self._replay.recv_multipart():
-                case [client, _, start]:
-                    await self._answer(self._replay, client, int.from_bytes(start, "big"))
+        """Answer replay requests until cancelled; then what is still delayed is lost."""
+        try:
+            if self._replay is None:
+                await asyncio.get_running_loop().create_future()  # until cancelled
+                return
+            while True:
+                match await self._replay.recv_multipart():
+                    case [client, _, start]:
+                        await self._answer(self._replay, client, int.from_bytes(start, "big"))
+        finally:
+            self._delayed.clear()
 
     async def _answer(self, replay: zmq.asyncio.Socket, client: bytes, start: int) -> None:
         for seq, payload in list(self._buffer):

@@ -7,10 +7,11 @@ from collections.abc import Sequence as Run
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from loadgen import protocol, responses, tokens
+from loadgen import faults, protocol, responses, tokens
 from loadgen.completions import Completions
 from loadgen.engine import Engine
 from loadgen.events import Lora
@@ -28,7 +29,10 @@ _LoggedHandler = Callable[[web.Request, Received], Awaitable[web.StreamResponse]
 
 
 class PodServer:
-    """Serves one pod's ``engines``, one per rank; logs arrivals in ``received``, tells ``event_sources`` as it is."""
+    """Serves one pod's ``engines``, one per rank; logs arrivals in ``received``, tells ``event_sources`` as it is.
+
+    ``inject`` takes the faults that are asked for, where ``options`` allow that; ValueError: there is no such fault.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,10 @@ class PodServer:
         engines: Run[Engine],
         received: deque[Received],
         event_sources: dict[str, dict[str, Any]],
+        inject: Callable[[faults.AnyFault], None],
     ) -> None:
         self._options = options
+        self._inject = inject
         self._received = received
         self._event_sources = event_sources
         self._started = time.time()
@@ -67,6 +73,8 @@ class PodServer:
         app.router.add_get("/metrics", self._show_metrics)
         if self._options.event_sources:
             app.router.add_get("/kv_event_sources", self._show_event_sources)
+        if self._options.faults:
+            app.router.add_post("/fault", self._fault)
         return app
 
     def _more_routes(self) -> dict[str, _LoggedHandler]:
@@ -160,6 +168,20 @@ class PodServer:
 
     async def _show_event_sources(self, _request: web.Request) -> web.Response:
         return responses.json(self._event_sources)
+
+    async def _fault(self, request: web.Request) -> web.Response:
+        """Inject what the body describes and answer with it, its defaults filled in."""
+        try:
+            fault = faults.decode(await request.read())
+            answer = responses.json(msgspec.to_builtins(fault))
+            if isinstance(fault, faults.Kill):
+                # The answer goes first: its connection is reset as well.
+                await answer.prepare(request)
+                await answer.write_eof()
+            self._inject(fault)
+        except ValueError as error:
+            raise protocol.invalid(str(error)) from error
+        return answer
 
 
 @web.middleware

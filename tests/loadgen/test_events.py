@@ -1,3 +1,4 @@
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -8,7 +9,8 @@ from loadgen.events import Encoding, HashMode
 from loadgen.hashing import as_int
 from loadgen.pod import SimulatedPod
 from loadgen.profile import PodProfile
-from tests.loadgen.clients import complete, next_batch, published, replayed, residents, subscribed
+from tests.loadgen.clients import complete, next_batch, published, replayed, residents, subscribed, until
+from tests.loadgen.virtual import in_virtual_time
 
 SMALL = PodProfile(block_size=4, gpu_blocks=16, cpu_blocks=24, max_model_len=64, speed=1000)
 PROMPT = list(range(300, 310))
@@ -171,3 +173,35 @@ async def test_without_a_replay_endpoint_none_is_told(http: aiohttp.ClientSessio
         assert pod.replays == []
         async with http.get(f"{pod.url}/kv_event_sources") as response:
             assert (await response.json())["0"]["replay_endpoint"] is None
+
+
+def test_a_batch_leaves_its_delay_after_its_step() -> None:
+    async def batches() -> list[int]:
+        seen = []
+        async with SimulatedPod(profile=SMALL, event_delay_ms=20.0) as pod, aiohttp.ClientSession() as http:
+            await complete(http, pod, PROMPT)
+            for wait_s in (0.0, 0.019, 0.002):
+                await asyncio.sleep(wait_s)
+                seen.append(pod.next_seq())
+        return seen
+
+    before, shortly_before, after = in_virtual_time(batches())
+    assert before == shortly_before == 0
+    assert after > 0
+
+
+async def test_delayed_batches_keep_their_order(http: aiohttp.ClientSession) -> None:
+    async with SimulatedPod(profile=SMALL) as prompt_pod, SimulatedPod(profile=SMALL, event_delay_ms=5.0) as late_pod:
+        for pod in (prompt_pod, late_pod):
+            for start in range(3):
+                await complete(http, pod, [start, *PROMPT], max_tokens=20)
+        await until(lambda: not late_pod._living().publishers[0]._delayed)
+        assert await published(late_pod) == await published(prompt_pod)
+
+
+async def test_what_is_still_delayed_is_lost_with_the_pod(http: aiohttp.ClientSession) -> None:
+    async with SimulatedPod(profile=SMALL, event_delay_ms=60_000.0) as pod:
+        await complete(http, pod, PROMPT)
+        await pod.kill()
+        await pod.restart()
+        assert pod.next_seq() == 0

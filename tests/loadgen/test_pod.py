@@ -153,8 +153,3 @@ async def test_a_stopped_pod_has_no_engines() -> None:
         await pod.stop()
         with pytest.raises(RuntimeError, match="not running"):
             pod.stall()
-
-
-def test_an_unknown_profile_is_named() -> None:
-    with pytest.raises(ValueError, match="'huge'; there are demo, tiny-cpu"):
-        SimulatedPod(profile="huge")

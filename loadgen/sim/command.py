@@ -1,0 +1,66 @@
+"""``p2p-loadgen sim``: scenarios under arms, with seeds."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from loadgen.sim.arms import ARMS, arm_named
+from loadgen.sim.rows import table
+from loadgen.sim.run import Done, Job, run_all
+from loadgen.sim.scenarios import SCENARIOS, scenario_named
+
+_WRONG_ARGUMENTS = 3
+
+
+class _SubParsers(Protocol):
+    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...  # noqa: A002 (argparse's name)
+
+
+def register(commands: _SubParsers) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("sim", help="a fleet in virtual time, under the gateway's own decisions")
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}, or a YAML file")
+    parser.add_argument("--arms", default=",".join(ARMS), help=f"of {','.join(ARMS)}, or YAML files (default: all)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 1 on (default 1)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time (default: cores)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a row per scenario, arm and seed")
+    parser.add_argument("--explain-request", type=int, metavar="N", help="print by what request N was decided")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    arms = arguments.arms.split(",")
+    try:
+        for name in arguments.scenarios:
+            scenario = scenario_named(name)
+            scenario.pod_profile()
+            scenario.load(1)
+        for name in arms:
+            arm_named(name)
+    except ValueError as error:
+        print(f"p2p-loadgen: {error}", file=sys.stderr)
+        return _WRONG_ARGUMENTS
+    jobs = [
+        Job(scenario, arm, seed, arguments.explain_request)
+        for scenario in arguments.scenarios
+        for arm in arms
+        for seed in range(1, arguments.seeds + 1)
+    ]
+    done: dict[tuple[str, str, int], Done] = {}
+    for each in run_all(jobs, min(arguments.processes, len(jobs))):
+        done[each.row.scenario, each.row.arm, each.row.seed] = each
+        print(f"\r{len(done)} of {len(jobs)} simulations", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    in_order = [done[job.scenario, job.arm, job.seed] for job in jobs]
+    print(table([each.row for each in in_order]))
+    for each in in_order:
+        if each.explained is not None:
+            told = msgspec.json.format(msgspec.json.encode(each.explained)).decode()
+            print(f"\n{each.row.scenario}, {each.row.arm}, seed {each.row.seed}:\n{told}")
+    if arguments.json is not None:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode([each.row for each in in_order])))
+    return 0

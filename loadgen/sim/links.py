@@ -1,0 +1,65 @@
+"""What pulls share: each pod has one link out and one in, and a pull gets its fair share of the narrower one.
+
+A pull of n tokens alone takes `pull_s(n)` of the profile. With others on the source's link or on the consumer's it
+takes as many times longer as the fuller of the two carries, from moment to moment.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from loadgen.sim.clock import Clock, Timer
+
+
+class _Flow:
+    __slots__ = ("arrived", "consumer", "left", "since", "source", "timer")
+
+    def __init__(self, source: int, consumer: int, seconds: float, arrived: Callable[[], None], now: float) -> None:
+        self.source = source
+        self.consumer = consumer
+        self.left = seconds  # of a link of its own
+        self.since = now
+        self.arrived = arrived
+        self.timer: Timer | None = None
+
+
+class Links:
+    """All pulls that are on their way. Pods are numbers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._out: dict[int, set[_Flow]] = {}
+        self._in: dict[int, set[_Flow]] = {}
+
+    def send(self, source: int, consumer: int, seconds: float, arrived: Callable[[], None]) -> None:
+        """Move what takes so many seconds on a link of its own; O(flows that share a link with it)."""
+        flow = _Flow(source, consumer, seconds, arrived, self._clock.now)
+        self._progress(source, consumer)
+        self._out.setdefault(source, set()).add(flow)
+        self._in.setdefault(consumer, set()).add(flow)
+        self._arrange(source, consumer)
+
+    def _sharing(self, source: int, consumer: int) -> set[_Flow]:
+        return self._out.get(source, set()) | self._in.get(consumer, set())
+
+    def _slowdown(self, flow: _Flow) -> int:
+        return max(len(self._out[flow.source]), len(self._in[flow.consumer]))
+
+    def _progress(self, source: int, consumer: int) -> None:
+        now = self._clock.now
+        for flow in self._sharing(source, consumer):
+            flow.left -= (now - flow.since) / self._slowdown(flow)
+            flow.since = now
+
+    def _arrange(self, source: int, consumer: int) -> None:
+        for flow in sorted(self._sharing(source, consumer), key=lambda flow: (flow.source, flow.consumer, flow.left)):
+            if flow.timer is not None:
+                flow.timer.cancel()
+            seconds = max(0.0, flow.left) * self._slowdown(flow)
+            flow.timer = self._clock.after(seconds, partial(self._end, flow))
+
+    def _end(self, flow: _Flow) -> None:
+        self._progress(flow.source, flow.consumer)
+        self._out[flow.source].discard(flow)
+        self._in[flow.consumer].discard(flow)
+        self._arrange(flow.source, flow.consumer)
+        flow.arrived()

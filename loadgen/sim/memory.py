@@ -1,0 +1,127 @@
+"""What a modelled pod does to its tiers for a sequence, and the events that tell of it."""
+
+from collections.abc import Sequence as Run
+from math import ceil
+
+from index import BlockRemoved, BlockStored, Event, Tier
+from loadgen.profile import PodProfile
+from loadgen.sim.sequence import Reused, Sequence
+from loadgen.sim.tiers import CpuTier, GpuTier
+
+
+class Memory:
+    """`answered`: tokens of answers that are under way, whose blocks are counted by their sum."""
+
+    def __init__(self, profile: PodProfile) -> None:
+        self.gpu = GpuTier(profile.gpu_blocks)
+        self.cpu = CpuTier(profile.cpu_blocks)
+        self.answered = 0
+        self._size = profile.block_size
+        self._events: list[Event] = []
+        self._offloads: list[tuple[Sequence, int, int]] = []
+
+    @property
+    def room(self) -> int:
+        """GPU blocks to be had; below 0 where answers have grown over what there is."""
+        return self.gpu.free - self.answered // self._size
+
+    @property
+    def usage(self) -> float:
+        """Share of the GPU's blocks in use, 0 … 1."""
+        return min(1.0, 1.0 - self.room / self.gpu.capacity)
+
+    def take_events(self) -> list[Event]:
+        """What has happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def hold(self, sequence: Sequence, end: int) -> None:
+        """Hold the first `end` blocks, which are on the GPU."""
+        self.gpu.take(sequence.keys, sequence.named, end)
+        sequence.named = sequence.blocks = max(sequence.named, end)
+
+    def extend(self, sequence: Sequence, tokens: int) -> bool:
+        """Give a sequence the blocks for its first tokens, of which those that get full can be found from now on."""
+        blocks, full = ceil(tokens / self._size), tokens // self._size
+        if blocks - sequence.blocks > self.room:
+            return False
+        self.gpu.unnamed += (blocks - full) - (sequence.blocks - sequence.named)
+        new = self.gpu.take(sequence.keys, sequence.named, full)
+        self._tell(sequence, sequence.named, full, new, Tier.GPU)
+        sequence.named, sequence.blocks = full, blocks
+        self._make_room()
+        return True
+
+    def free(self, sequence: Sequence) -> None:
+        """Let go of all that a sequence holds; what has a key stays to be found."""
+        self.gpu.unnamed -= sequence.blocks - sequence.named
+        self.gpu.release(sequence.keys, sequence.named)
+        sequence.named = sequence.blocks = 0
+
+    def finish(self, sequence: Sequence) -> None:
+        """An answer has ended: its blocks get their keys."""
+        full = len(sequence.keys)
+        self.gpu.unnamed -= sequence.blocks - sequence.named
+        new = self.gpu.take(sequence.keys, sequence.named, full)
+        self._tell(sequence, sequence.named, full, new, Tier.GPU)
+        sequence.named = sequence.blocks = full
+        self.offload_later(sequence, full)
+        self.free(sequence)
+        self._make_room()
+
+    def loaded(self, sequence: Sequence, restored: int, pulled: int) -> None:
+        """Blocks have come behind those that the sequence holds; pulled ones through the CPU tier, where they stay."""
+        first, middle = sequence.named, sequence.named + restored
+        end = middle + pulled
+        self._store(sequence, middle, end)
+        self.cpu.touch(sequence.keys, middle)
+        new = self.gpu.take(sequence.keys, first, end)
+        self._tell(sequence, first, end, new, Tier.GPU)
+        sequence.named = sequence.blocks = end
+        sequence.landed = Reused(0, restored * self._size, pulled * self._size)
+        sequence.landed_end = end if end > first else 0
+        self._make_room()
+
+    def offload_later(self, sequence: Sequence, full: int) -> None:
+        """The first `full` blocks are computed, and reach the CPU tier by `offload`."""
+        if full > sequence.offloaded:
+            self._offloads.append((sequence, sequence.offloaded, full))
+            sequence.offloaded = full
+
+    def offload(self) -> None:
+        """What was computed reaches the CPU tier."""
+        for sequence, first, end in self._offloads:
+            self._store(sequence, first, end)
+            if sequence.over:
+                self.cpu.touch(sequence.keys, first)
+        self._offloads.clear()
+
+    def _store(self, sequence: Sequence, first: int, end: int) -> None:
+        new, gone = self.cpu.store(sequence.keys, first, end)
+        if gone:
+            self._events.append(BlockRemoved(gone, Tier.CPU))
+        self._tell(sequence, first, end, new, Tier.CPU)
+
+    def _make_room(self) -> None:
+        gone = self.gpu.shrink(self.answered // self._size)
+        if gone:
+            self._events.append(BlockRemoved(gone, Tier.GPU))
+
+    def _tell(self, sequence: Sequence, first: int, end: int, new: Run[int], tier: Tier) -> None:
+        """Of the blocks from `first` to before `end` those are new in the tier; an event for each stretch of them."""
+        if len(new) == end - first:
+            if new:
+                self._events.append(self._stored(sequence, first, end, tier))
+            return
+        wanted = set(new)
+        begin = first
+        for at in range(first, end + 1):
+            if at == end or sequence.keys[at] not in wanted:
+                if at > begin:
+                    self._events.append(self._stored(sequence, begin, at, tier))
+                begin = at + 1
+
+    def _stored(self, sequence: Sequence, first: int, end: int, tier: Tier) -> BlockStored:
+        size, keys = self._size, sequence.keys
+        parent = keys[first - 1] if first else None
+        return BlockStored(keys[first:end], parent, sequence.tokens[first * size : end * size], size, tier)

@@ -1,0 +1,71 @@
+"""Runs simulations, several at a time, and what happens to a fleet meanwhile."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from gateway.decision import explanation
+from loadgen.sim.arms import arm_named
+from loadgen.sim.rows import Row, row
+from loadgen.sim.scenarios import Change, scenario_named
+from loadgen.sim.simulation import Settings, Simulation
+
+
+class Job(NamedTuple):
+    """One simulation, by names; what its request number `explain` was decided by is to be told."""
+
+    scenario: str
+    arm: str
+    seed: int
+    explain: int | None = None
+
+
+class Done(NamedTuple):
+    """A job's row, and the explanation that it was asked for."""
+
+    row: Row
+    explained: dict[str, Any] | None
+
+
+def run(job: Job) -> Done:
+    """Raises ValueError for names or parameters that do not exist. The same job comes to the same row."""
+    scenario = scenario_named(job.scenario)
+    settings = Settings(
+        profile=scenario.pod_profile(),
+        pods=scenario.pods,
+        concurrency=scenario.concurrency,
+        client_timeout_s=scenario.client_timeout_s,
+        event_delay_s=scenario.event_delay_ms / 1e3,
+    )
+    simulation = Simulation(settings, arm_named(job.arm), job.seed)
+    if job.explain is not None:
+        simulation.to_explain = frozenset({job.explain})
+    for change in scenario.timeline:
+        simulation.clock.at(change.at, _happening(simulation, change))
+    simulation.run(scenario.load(job.seed))
+    decision = simulation.explained.get(job.explain) if job.explain is not None else None
+    made = row(job.scenario, job.arm, job.seed, simulation, warm_up_s=scenario.warm_up_s)
+    return Done(made, None if decision is None else explanation(decision))
+
+
+def _happening(simulation: Simulation, change: Change) -> Callable[[], None]:
+    match change.kind:
+        case "add":
+            return lambda: simulation.add_pod(change.pod)
+        case "lose":
+            return lambda: simulation.remove_pod(change.pod)
+        case "drain":
+            return lambda: simulation.drain_pod(change.pod)
+        case "restart":
+            return lambda: simulation.restart_pod(change.pod, change.down)
+
+
+def run_all(jobs: Iterable[Job], processes: int) -> Iterator[Done]:
+    """All of them, each as it ends, `processes` at a time."""
+    if processes == 1:
+        yield from map(run, jobs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run, job) for job in jobs]):
+            yield done.result()

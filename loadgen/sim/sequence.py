@@ -1,0 +1,76 @@
+"""One request inside a modelled pod."""
+
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Reused(NamedTuple):
+    """Prompt tokens that were not computed, by where their blocks came from."""
+
+    gpu: int = 0
+    cpu: int = 0
+    pulled: int = 0
+
+
+class Sequence:
+    """A prompt and the answer it will get, whose `keys` are those of the full blocks of both.
+
+    `first` is called with its first token, `ended` with its last; neither once it was aborted. `source` is the number
+    of the pod to pull from.
+    """
+
+    __slots__ = (
+        "admitted",
+        "blocks",
+        "charged",
+        "computed",
+        "ended",
+        "first",
+        "keys",
+        "landed",
+        "landed_end",
+        "last_step",
+        "loaded",
+        "named",
+        "number",
+        "offloaded",
+        "output",
+        "over",
+        "prompt",
+        "reused",
+        "source",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        tokens: "array[int]",
+        keys: list[int],
+        prompt: int,
+        *,
+        source: int | None,
+        first: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.tokens = tokens
+        self.keys = keys
+        self.prompt = prompt  # tokens to compute before the next one comes; grows where a preempted one begins anew
+        self.output = len(tokens) - prompt
+        self.source = source
+        self.first = first
+        self.ended = ended
+        self.computed = 0
+        self.named = 0  # blocks on the GPU under their keys
+        self.blocks = 0  # blocks on the GPU, the last of which may have no key
+        self.offloaded = 0
+        self.last_step = 0  # by the pod's count of steps in which something decodes
+        self.charged = False
+        self.loaded = False
+        self.landed = Reused()
+        self.landed_end = 0
+        self.reused: Reused | None = None
+        self.admitted = 0
+        self.over = False

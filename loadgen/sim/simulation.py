@@ -1,0 +1,266 @@
+"""One load on one fleet under one arm, from the first request to the last answer."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from gateway.decision import Decision
+from gateway.errors import GatewayError
+from gateway.leases import Lease
+from index import Counted
+from loadgen.profile import PodProfile
+from loadgen.sim import sequence as pod_side
+from loadgen.sim.arms import Arm
+from loadgen.sim.clock import Clock, Timer
+from loadgen.sim.fleet import MODEL, Fleet, ModelledPod
+from loadgen.sim.prompts import Prompts
+from loadgen.sim.timing import ProfileTiming, Timing
+from loadgen.workload import Request
+
+_HOP_S: Final = 0.0005
+"""From client to pod, gateway and network included, and as long back."""
+
+_LOOK_S: Final = 0.1
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of one request; seconds since the load's start, None where it did not come to that."""
+
+    number: int
+    session: str
+    phase: str
+    prompt_tokens: int
+    output_tokens: int
+    due: float
+    pod: int | None = None
+    source: int | None = None
+    first: float | None = None
+    ended: float | None = None
+    error: str = ""
+    gpu_tokens: int = 0
+    cpu_tokens: int = 0
+    pulled_tokens: int = 0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`concurrency`: how many requests may be under way, None: as many as are due (an open loop)."""
+
+    profile: PodProfile
+    pods: int
+    concurrency: int | None = None
+    client_timeout_s: float = 600.0
+    event_delay_s: float = 0.005
+    horizon_s: float = 86_400.0
+
+
+class Simulation:
+    """Runs once."""
+
+    def __init__(self, settings: Settings, arm: Arm, seed: int, timing: Timing | None = None) -> None:
+        self.clock = Clock()
+        rng = Random(seed)
+        self.fleet = Fleet(
+            self.clock,
+            settings.profile,
+            timing or ProfileTiming(settings.profile),
+            arm,
+            rng,
+            event_delay_s=settings.event_delay_s,
+        )
+        self.outcomes: list[Outcome] = []
+        self.explained: dict[int, Decision] = {}
+        self.to_explain: frozenset[int] = frozenset()
+        self._settings = settings
+        self._seed = seed
+        self._prompts = Prompts(MODEL, settings.profile.block_size)
+        self._children: dict[int, list[Request]] = {}
+        self._under_way: dict[int, _Life] = {}
+        self._queue: deque[Request] = deque()
+        self._left = 0
+        for number in range(settings.pods):
+            self.fleet.add(number)
+
+    def run(self, requests: Iterable[Request]) -> list[Outcome]:
+        """Let the whole load happen; returns what became of each request, in the order of their ends."""
+        roots: list[Request] = []
+        for request in requests:
+            self._left += 1
+            if request.after is None:
+                roots.append(request)
+            else:
+                self._children.setdefault(request.after, []).append(request)
+        if self._settings.concurrency is None:
+            for request in roots:
+                self.clock.at(request.at, lambda request=request: self._send(request))  # type: ignore[misc]
+        else:
+            self._queue.extend(roots)
+            self._fill()
+        while self._left and self.clock.now < self._settings.horizon_s:
+            self.clock.run(self.clock.now + 10.0)
+        return self.outcomes
+
+    def remove_pod(self, number: int) -> None:
+        """A pod is lost; what was under way on it has failed."""
+        pod = self.fleet.remove(number)
+        pod.engine.stop()
+        for life in [life for life in self._under_way.values() if life.pod is pod]:
+            life.fail("pod lost")
+
+    def drain_pod(self, number: int) -> None:
+        """A pod gets no more requests, and goes when those under way have ended."""
+        pod = self.fleet.pods.get(number)
+        if pod is None:
+            return
+        pod.entry.left("draining")
+        if any(life.pod is pod for life in self._under_way.values()):
+            self.clock.after(_LOOK_S, lambda: self.drain_pod(number))
+        else:
+            self.remove_pod(number)
+
+    def restart_pod(self, number: int, down_s: float) -> None:
+        """A pod is lost, and comes up empty."""
+        self.remove_pod(number)
+        self.clock.after(down_s, lambda: self.add_pod(number))
+
+    def add_pod(self, number: int) -> None:
+        """A pod comes up, empty."""
+        self.fleet.add(number)
+
+    def _fill(self) -> None:
+        limit = self._settings.concurrency
+        while self._queue and limit is not None and len(self._under_way) < limit:
+            self._send(self._queue.popleft())
+
+    def _send(self, request: Request) -> None:
+        outcome = Outcome(
+            number=request.number,
+            session=request.session,
+            phase=request.phase,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            due=self.clock.now,
+        )
+        prompt = self._prompts.prompt(request)
+        try:
+            decision, pod, source = self.fleet.decide(f"{self._seed}-{request.number}", prompt)
+        except GatewayError as error:
+            outcome.error = error.code
+            self._end(request, outcome)
+            return
+        if request.number in self.to_explain:
+            self.explained[request.number] = decision
+        outcome.pod, outcome.source = pod.number, source
+        life = _Life(self, request, outcome, decision, pod)
+        self._under_way[request.number] = life
+        tokens, keys = self._prompts.whole(request, prompt)
+        sequence = pod_side.Sequence(
+            request.number,
+            tokens,
+            keys,
+            len(prompt),
+            source=source,
+            first=life.first_token,
+            ended=life.ended,
+        )
+        life.begin(sequence)
+
+    def finished(self, life: "_Life") -> None:
+        """A request under way has ended, well or not."""
+        del self._under_way[life.request.number]
+        self._end(life.request, life.outcome)
+
+    def _end(self, request: Request, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self._left -= 1
+        for child in self._children.pop(request.number, ()):
+            when = self.clock.now + child.pause
+            if self._settings.concurrency is None:
+                self.clock.at(max(child.at, when), lambda child=child: self._send(child))  # type: ignore[misc]
+            else:
+                self.clock.at(when, lambda child=child: self._ready(child))  # type: ignore[misc]
+        self._fill()
+
+    def _ready(self, request: Request) -> None:
+        self._queue.append(request)
+        self._fill()
+
+
+class _Life:
+    """One request under way, and the gateway's books on it."""
+
+    __slots__ = ("_lease", "_sequence", "_simulation", "_timer", "decision", "outcome", "pod", "request")
+
+    def __init__(
+        self, simulation: Simulation, request: Request, outcome: Outcome, decision: Decision, pod: ModelledPod
+    ) -> None:
+        self.request = request
+        self.outcome = outcome
+        self.decision = decision
+        self.pod = pod
+        self._simulation = simulation
+        self._sequence: pod_side.Sequence | None = None
+        expected = None
+        if decision.source is None and decision.predicted_cached is not None:
+            expected = Counted(outcome.prompt_tokens, decision.predicted_cached)
+        self._lease: Lease = simulation.fleet.table.leased(pod.entry, 0, decision.uncached_tokens, expected)
+        self._timer: Timer | None = None
+
+    def begin(self, sequence: pod_side.Sequence) -> None:
+        """On its way to the pod."""
+        simulation = self._simulation
+        clock, settings = simulation.clock, simulation._settings  # noqa: SLF001 - one object in two halves
+        self._sequence = sequence
+        self._timer = clock.after(settings.client_timeout_s, lambda: self.fail("client timeout"))
+        clock.after(_HOP_S, lambda: self._arrive(sequence))
+
+    def _arrive(self, sequence: pod_side.Sequence) -> None:
+        if sequence.over:
+            return
+        try:
+            self.pod.engine.submit(sequence)
+        except ValueError as error:
+            self.fail(str(error))
+
+    def first_token(self) -> None:
+        """The pod answers."""
+        self._lease.first_byte()
+        self.outcome.first = self._simulation.clock.now + _HOP_S
+
+    def ended(self) -> None:
+        """The answer is whole."""
+        outcome, sequence = self.outcome, self._sequence
+        outcome.ended = self._simulation.clock.now + _HOP_S
+        if sequence is not None and sequence.reused is not None:
+            outcome.gpu_tokens, outcome.cpu_tokens, outcome.pulled_tokens = sequence.reused
+            predicted = self.decision.predicted_cached
+            if self.decision.source is None and predicted is not None:
+                trust = self.pod.entry.streams[0].trust
+                trust.compared(predicted, sum(sequence.reused), self._simulation.clock.now)
+        self._close()
+
+    def fail(self, error: str) -> None:
+        """It has no answer."""
+        self.outcome.error = error
+        if self._sequence is not None:
+            self.pod.engine.abort(self._sequence)
+            self._sequence.over = True
+        self._close()
+
+    def _close(self) -> None:
+        self._lease.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._simulation.finished(self)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """By linear interpolation between the closest ranks, of values in order; nan for none."""
+    if not values:
+        return float("nan")
+    at = share * (len(values) - 1)
+    low = int(at)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (at - low)
