@@ -50,6 +50,7 @@ class Engine:
         self._publish = publish
         self._load = load
         self._waiting: deque[Sequence] = deque()
+        self._loaded: deque[Sequence] = deque()  # they hold the blocks of their prompts, and are admitted first
         self._loading: set[Sequence] = set()
         self._prefilling: list[Sequence] = []
         self._decoding: list[tuple[int, int, Sequence]] = []  # a heap, by the step that is its last
@@ -62,7 +63,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Sequences that wait for room or for a load."""
-        return len(self._waiting) + len(self._loading)
+        return len(self._waiting) + len(self._loaded) + len(self._loading)
 
     @property
     def running(self) -> int:
@@ -84,13 +85,13 @@ class Engine:
 
     def rejoin(self, sequence: Sequence) -> None:
         """What could be loaded is here."""
-        self.memory.free(sequence)
         self._loading.discard(sequence)
         if sequence.over:
-            return
-        sequence.loaded = True
-        sequence.source = None
-        self._waiting.appendleft(sequence)
+            self.memory.free(sequence)
+        else:
+            sequence.loaded = True
+            sequence.source = None
+            self._loaded.append(sequence)
         self._attend()
 
     def abort(self, sequence: Sequence) -> None:
@@ -100,8 +101,8 @@ class Engine:
         sequence.over = True
         if sequence in self._waiting:
             self._waiting.remove(sequence)
-        elif sequence in self._prefilling:
-            self._prefilling.remove(sequence)
+        elif sequence in self._loaded or sequence in self._prefilling:
+            (self._loaded if sequence in self._loaded else self._prefilling).remove(sequence)
             self.memory.free(sequence)
         elif sequence not in self._loading:
             self._leave_decoding(sequence)
@@ -110,7 +111,13 @@ class Engine:
 
     def stop(self) -> list[Sequence]:
         """It ends, with all it held; returns what was under way."""
-        lost = [*self._waiting, *self._loading, *self._prefilling, *(entry[2] for entry in self._decoding)]
+        lost = [
+            *self._waiting,
+            *self._loading,
+            *self._loaded,
+            *self._prefilling,
+            *(entry[2] for entry in self._decoding),
+        ]
         for sequence in lost:
             sequence.over = True
         if self._timer is not None:
@@ -159,8 +166,8 @@ class Engine:
                 return chunks if chunks or self._decoding else self._plan()
             chunks.append(Chunk(sequence, tokens))
             budget -= tokens
-        while self._waiting and budget > 0 and self.running < self._profile.max_running:
-            chunk = self._admitted(self._waiting[0], budget)
+        while (queue := self._loaded or self._waiting) and budget > 0 and self.running < self._profile.max_running:
+            chunk = self._admitted(queue, budget)
             if chunk is None:
                 break
             if chunk.tokens:
@@ -168,28 +175,33 @@ class Engine:
                 budget -= chunk.tokens
         return chunks
 
-    def _admitted(self, sequence: Sequence, budget: int) -> Chunk | None:
-        """The first chunk of what waits first; one of 0 tokens where it is to load before, None where it finds no room.
+    def _admitted(self, queue: deque[Sequence], budget: int) -> Chunk | None:
+        """The first chunk of what is first; one of 0 tokens where it is to load before, None where it finds no room.
 
         The last token is always computed, so that on the GPU only what is before it is looked for, but where a load
-        ended.
+        ended. A load has the blocks of its whole prompt from the start, so none waits for what another one holds.
         """
+        sequence = queue[0]
         memory, size = self.memory, self._profile.block_size
         full = sequence.prompt // size
         hits = memory.gpu.held(sequence.keys, 0, sequence.landed_end or (sequence.prompt - 1) // size)
         if not sequence.loaded and hits < full:
             restorable = memory.cpu.held(sequence.keys, hits, full)
             if restorable or sequence.source is not None:
-                self._waiting.popleft()
+                if ceil(sequence.prompt / size) - hits > memory.room - memory.gpu.idle_among(sequence.keys, hits):
+                    return None
+                queue.popleft()
                 self._loading.add(sequence)
                 memory.hold(sequence, hits)
+                memory.reserve(sequence, sequence.prompt)
                 self._load(sequence, restorable)
                 return Chunk(sequence, 0)
         computed = min(hits * size, sequence.prompt - 1)
         tokens = min(sequence.prompt - computed, budget)
-        if ceil((computed + tokens) / size) - hits > memory.room - memory.gpu.idle_among(sequence.keys, hits):
+        missing = ceil((computed + tokens) / size) - max(hits, sequence.blocks)
+        if missing > 0 and missing > memory.room - memory.gpu.idle_among(sequence.keys, hits):
             return None
-        self._waiting.popleft()
+        queue.popleft()
         if sequence.reused is None:
             cpu = min(sequence.landed.cpu, hits * size)
             pulled = min(sequence.landed.pulled, hits * size - cpu)

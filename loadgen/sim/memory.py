@@ -37,13 +37,25 @@ class Memory:
 
     def hold(self, sequence: Sequence, end: int) -> None:
         """Hold the first `end` blocks, which are on the GPU."""
-        self.gpu.take(sequence.keys, sequence.named, end)
-        sequence.named = sequence.blocks = max(sequence.named, end)
+        more = end - sequence.named
+        if more > 0:
+            self.gpu.take(sequence.keys, sequence.named, end)
+            spared = min(more, sequence.blocks - sequence.named)
+            self.gpu.unnamed -= spared
+            sequence.blocks += more - spared
+            sequence.named = end
+
+    def reserve(self, sequence: Sequence, tokens: int) -> None:
+        """Hold blocks for its first tokens, for which there is room."""
+        blocks = ceil(tokens / self._size)
+        self.gpu.unnamed += blocks - sequence.blocks
+        sequence.blocks = blocks
+        self._make_room()
 
     def extend(self, sequence: Sequence, tokens: int) -> bool:
         """Give a sequence the blocks for its first tokens, of which those that get full can be found from now on."""
-        blocks, full = ceil(tokens / self._size), tokens // self._size
-        if blocks - sequence.blocks > self.room:
+        blocks, full = max(ceil(tokens / self._size), sequence.blocks), tokens // self._size
+        if blocks > sequence.blocks and blocks - sequence.blocks > self.room:
             return False
         self.gpu.unnamed += (blocks - full) - (sequence.blocks - sequence.named)
         new = self.gpu.take(sequence.keys, sequence.named, full)
@@ -70,14 +82,15 @@ class Memory:
         self._make_room()
 
     def loaded(self, sequence: Sequence, restored: int, pulled: int) -> None:
-        """Blocks have come behind those that the sequence holds; pulled ones through the CPU tier, where they stay."""
+        """Blocks have come into those that it reserved; pulled ones through the CPU tier, where they stay."""
         first, middle = sequence.named, sequence.named + restored
         end = middle + pulled
         self._store(sequence, middle, end)
         self.cpu.touch(sequence.keys, middle)
+        self.gpu.unnamed -= end - first
         new = self.gpu.take(sequence.keys, first, end)
         self._tell(sequence, first, end, new, Tier.GPU)
-        sequence.named = sequence.blocks = end
+        sequence.named = end
         sequence.landed = Reused(0, restored * self._size, pulled * self._size)
         sequence.landed_end = end if end > first else 0
         self._make_room()

@@ -36,9 +36,9 @@ class Loader:
 
     def load(self, engine: Engine, sequence: Sequence, restorable: int) -> None:
         """Load what the tier below and the named peer have of a sequence's prompt, behind what it holds."""
-        restored = min(restorable, max(0, engine.memory.room))
+        restored = restorable
         first, full = sequence.named, sequence.prompt // self._profile.block_size
-        source = None if sequence.source is None or restored < restorable else self._engine_of(sequence.source)
+        source = None if sequence.source is None else self._engine_of(sequence.source)
         if source is None or sequence.source is None or first + restored >= full:
             self._copy(engine, sequence, restored, 0)
             return
@@ -58,7 +58,6 @@ class Loader:
         if source is not None and not sequence.over:
             found = source.memory.cpu.held(sequence.keys, first, full)
             source.memory.cpu.touch(sequence.keys, first + found)
-        found = min(found, max(0, engine.memory.room - restored))
         if not found:
             self.empty_pulls += 1
             self._copy(engine, sequence, restored, 0)
@@ -82,7 +81,5 @@ class Loader:
 
     def _landed(self, engine: Engine, sequence: Sequence, restored: int, pulled: int) -> None:
         if not sequence.over:
-            room = max(0, engine.memory.room)
-            restored = min(restored, room)
-            engine.memory.loaded(sequence, restored, min(pulled, room - restored))
+            engine.memory.loaded(sequence, restored, pulled)
         engine.rejoin(sequence)

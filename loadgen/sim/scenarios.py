@@ -5,7 +5,7 @@ is chosen here, and the same for all arms.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -49,6 +49,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     and `limit`. One of the two. `profile`: a name, or a file; `profile_changes` are fields of it to change.
 
     `requests`: how many at most. `arrival` for a dataset without times of its own, `concurrency` for a closed loop.
+    `alone_s`: for so long after the first request no other comes, so that what they share is in one place. What is due
+    before `warm_up_s` counts nowhere.
     """
 
     pods: int
@@ -61,6 +63,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     requests: int | None = None
     client_timeout_s: float = 600.0
     event_delay_ms: float = 5.0
+    alone_s: float = 0.0
     warm_up_s: float = 0.0
     timeline: tuple[Change, ...] = ()
 
@@ -124,7 +127,9 @@ SCENARIOS: Final = {
     "hot-64": _pool(64, 48_000, 48, output=28, seconds=60, timeout_s=120),
     "hot-32": _pool(32, 48_000, 48, output=28, seconds=60, timeout_s=120),
     "hot-8": _pool(8, 48_000, 48, output=28, seconds=60, timeout_s=120),
-    "one-hot": msgspec.structs.replace(_pool(1, 16_000, 24, output=64, seconds=60, timeout_s=600), pods=4),
+    "one-hot": msgspec.structs.replace(
+        _pool(1, 16_000, 24, output=64, seconds=60, timeout_s=600), pods=4, alone_s=2.0, warm_up_s=1.0
+    ),
     "docqa-16": _docqa(16, 192, live=128, concurrency=None, tcp=False),
     "docqa-8": _docqa(8, 96, live=64, concurrency=64, tcp=True),
 }
