@@ -55,4 +55,4 @@ async def test_aiperf_reads_every_answer(
     told = json.loads((tmp_path / "told" / "profile_export_aiperf.json").read_bytes())
     assert told["request_count"]["avg"] == 40
     assert told.get("error_request_count", {}).get("avg", 0) == 0
-    assert told["output_sequence_length"]["avg"] == pytest.approx(20, abs=2)  # told again from texts, by its tokenizer
+    assert told["output_sequence_length"]["avg"] == pytest.approx(20, rel=0.25)  # counted again from texts
