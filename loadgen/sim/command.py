@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from loadgen.sim.arms import ARMS, arm_named
+from loadgen.sim.presets import SCENARIOS, scenario_named
 from loadgen.sim.rows import table
 from loadgen.sim.run import Done, Job, run_all
-from loadgen.sim.scenarios import SCENARIOS, scenario_named
 
 _WRONG_ARGUMENTS = 3
 
@@ -33,27 +33,16 @@ def register(commands: _SubParsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    arms = arguments.arms.split(",")
     try:
-        for name in arguments.scenarios:
-            scenario = scenario_named(name)
-            scenario.pod_profile()
-            scenario.load(1)
-        for name in arms:
-            arm_named(name)
+        jobs = _jobs(arguments)
+        done: dict[tuple[str, str, int], Done] = {}
+        for each in run_all(jobs, min(arguments.processes, len(jobs))):
+            done[each.row.scenario, each.row.arm, each.row.seed] = each
+            print(f"\r{len(done)} of {len(jobs)} simulations", end="", file=sys.stderr, flush=True)
     except ValueError as error:
-        print(f"p2p-loadgen: {error}", file=sys.stderr)
+        # In one line, where YAML's reasons have several.
+        print(f"p2p-loadgen: {' '.join(str(error).split())}", file=sys.stderr)
         return _WRONG_ARGUMENTS
-    jobs = [
-        Job(scenario, arm, seed, arguments.explain_request)
-        for scenario in arguments.scenarios
-        for arm in arms
-        for seed in range(1, arguments.seeds + 1)
-    ]
-    done: dict[tuple[str, str, int], Done] = {}
-    for each in run_all(jobs, min(arguments.processes, len(jobs))):
-        done[each.row.scenario, each.row.arm, each.row.seed] = each
-        print(f"\r{len(done)} of {len(jobs)} simulations", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     in_order = [done[job.scenario, job.arm, job.seed] for job in jobs]
     print(table([each.row for each in in_order]))
@@ -64,3 +53,24 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode([each.row for each in in_order])))
     return 0
+
+
+def _jobs(arguments: argparse.Namespace) -> list[Job]:
+    """What is asked for, each once. Raises ValueError for what cannot be run or written, before anything is."""
+    if min(arguments.seeds, arguments.processes) < 1:
+        raise ValueError("--seeds and --processes have to be at least 1")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ValueError(f"--json {arguments.json}: there is no such directory")
+    scenarios, arms = dict.fromkeys(arguments.scenarios), dict.fromkeys(arguments.arms.split(","))
+    for name in scenarios:
+        scenario = scenario_named(name)
+        scenario.pod_profile()
+        scenario.load(1)
+    for name in arms:
+        arm_named(name)
+    return [
+        Job(scenario, arm, seed, arguments.explain_request)
+        for scenario in scenarios
+        for arm in arms
+        for seed in range(1, arguments.seeds + 1)
+    ]

@@ -12,20 +12,18 @@ begins anew, and what it had answered is part of its prompt.
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from collections.abc import Sequence as Run
 from itertools import count
-from math import ceil, sqrt
-from typing import Final
+from math import ceil
 
 from index import Event
 from loadgen.profile import PodProfile
 from loadgen.sim.clock import Clock, Timer
+from loadgen.sim.decoding import Decoding
 from loadgen.sim.memory import Memory
-from loadgen.sim.sequence import Reused, Sequence
+from loadgen.sim.phase import Phase
+from loadgen.sim.sequence import Sequence
 from loadgen.sim.timing import Chunk, Timing
-
-_MOST_STEPS: Final = 1 << 20  # at once; answers are shorter
-_ALMOST_A_STEP: Final = 1e-9
 
 
 class Engine:
@@ -51,14 +49,13 @@ class Engine:
         self._load = load
         self._waiting: deque[Sequence] = deque()
         self._loaded: deque[Sequence] = deque()  # they hold the blocks of their prompts, and are admitted first
-        self._loading: set[Sequence] = set()
+        self._loading: dict[Sequence, None] = {}
         self._prefilling: list[Sequence] = []
-        self._decoding: list[tuple[int, int, Sequence]] = []  # a heap, by the step that is its last
-        self._context = 0  # tokens of all that decode, their answers included
-        self._steps = 0  # in which something decoded
+        self._decoding = Decoding()
         self._ages = count()
         self._timer: Timer | None = None  # of the end of what is under way
-        self._phase: tuple[float, int] | None = None  # when steps without a prefill began, and how many they are
+        self._phase: Phase | None = None  # what is under way, where nothing prefills
+        self._asking: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
@@ -70,11 +67,16 @@ class Engine:
         """Sequences that take part in steps."""
         return len(self._prefilling) + len(self._decoding)
 
-    def step_ends(self) -> float:
-        """When it can answer a peer, which it does between steps."""
+    def between_steps(self, call: Callable[[], None]) -> None:
+        """Call when it is not computing: at once, or at the end of the step that is under way, or of it all.
+
+        In the call the next step has begun, so that who asks again waits for the end of that one.
+        """
         if self._timer is None:
-            return self._clock.now
-        return self._timer.when if self._phase is None else self._boundary(*self._phase)[1]
+            call()
+        else:
+            self._asking.append(call)
+            self._attend()
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises ValueError for one that can never run."""
@@ -85,7 +87,7 @@ class Engine:
 
     def rejoin(self, sequence: Sequence) -> None:
         """What could be loaded is here."""
-        self._loading.discard(sequence)
+        self._loading.pop(sequence, None)
         if sequence.over:
             self.memory.free(sequence)
         else:
@@ -95,7 +97,10 @@ class Engine:
         self._attend()
 
     def abort(self, sequence: Sequence) -> None:
-        """Its client has left. O(what waits or runs)."""
+        """Its client has left. What it loads arrives all the same, and holds its blocks until then, as in vLLM.
+
+        Nothing happens to one that is over, or was not submitted. O(what waits or runs).
+        """
         if sequence.over:
             return
         sequence.over = True
@@ -104,38 +109,36 @@ class Engine:
         elif sequence in self._loaded or sequence in self._prefilling:
             (self._loaded if sequence in self._loaded else self._prefilling).remove(sequence)
             self.memory.free(sequence)
-        elif sequence not in self._loading:
-            self._leave_decoding(sequence)
+        elif any(each is sequence for each in self._decoding):
+            self.memory.answer(-self._decoding.remove(sequence))
             self.memory.free(sequence)
         self._attend()
 
     def stop(self) -> list[Sequence]:
-        """It ends, with all it held; returns what was under way."""
-        lost = [
-            *self._waiting,
-            *self._loading,
-            *self._loaded,
-            *self._prefilling,
-            *(entry[2] for entry in self._decoding),
-        ]
+        """It ends; returns what was under way. Whom it owes an answer are called; nothing may be submitted any more."""
+        lost = [*self._waiting, *self._loading, *self._loaded, *self._prefilling, *self._decoding]
         for sequence in lost:
             sequence.over = True
+        for each in (self._waiting, self._loading, self._loaded, self._prefilling, self._decoding):
+            each.clear()
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = self._phase = None
+        self._answer_peers()
         return lost
 
     # Steps.
 
     def _attend(self) -> None:
         """There is something to do: at once where nothing is under way, else at the end of the step that is."""
+        phase = self._phase
         if self._timer is None:
             self._step()
-        elif self._phase is not None:
-            began, steps = self._phase
-            done, ends = self._boundary(began, steps)
-            if done < steps:
-                self._timer.cancel()
-                self._begin_phase(began, done, ends)
+        elif phase is not None and phase.steps > 1:
+            self._timer.cancel()
+            ended = phase.under_way(self._clock.now) - 1
+            self._advance(ended)
+            self._begin(Phase(phase.end_of(ended), 1, phase.first + ended * phase.more, 0.0))
 
     def _step(self) -> None:
         """Begin the next step, or many of them."""
@@ -144,28 +147,47 @@ class Engine:
         chunks = self._plan()
         now, seconds = self._clock.now, 0.0
         if chunks:
-            seconds = self._timing.step_s(chunks, len(self._decoding), self._context, self.memory.usage)
+            seconds = self._pace(chunks)
             self._timer = self._clock.at(now + seconds, lambda: self._end_mixed(chunks))
         elif self._decoding:
-            seconds = self._seconds_of(1)
-            steps = max(1, min(self._decoding[0][0] - self._steps, _MOST_STEPS, self._steps_in_memory()))
-            self._begin_phase(now, steps, now + self._seconds_of(steps))
+            seconds = self._pace(())
+            in_memory = self.memory.room_tokens // len(self._decoding)
+            steps = max(1, min(self._decoding.steps_to_end, in_memory))
+            self._begin(Phase(now, steps, seconds, self._timing.growth_s(len(self._decoding))))
         if events := self.memory.take_events():
             self._publish(events, seconds)
+        self._answer_peers()
+
+    def _begin(self, phase: Phase) -> None:
+        self._phase = phase
+        self._timer = self._clock.at(phase.end_of(phase.steps), lambda: self._end_phase(phase.steps))
+
+    def _pace(self, chunks: Run[Chunk]) -> float:
+        decoding = self._decoding
+        return self._timing.step_s(chunks, len(decoding), decoding.context, self.memory.usage)
+
+    def _answer_peers(self) -> None:
+        asking, self._asking = self._asking, []
+        for call in asking:
+            call()
 
     def _plan(self) -> list[Chunk]:
         budget = self._profile.token_budget - len(self._decoding)
         chunks: list[Chunk] = []
-        for sequence in self._prefilling:
+        preempted = False
+        for sequence in list(self._prefilling):
             tokens = min(sequence.prompt - sequence.computed, budget)
-            if tokens <= 0:
+            if tokens <= 0 or sequence not in self._prefilling:
                 continue
-            if not self.memory.extend(sequence, sequence.computed + tokens):
-                self._preempt()
-                chunks = [chunk for chunk in chunks if chunk.sequence in self._prefilling]
-                return chunks if chunks or self._decoding else self._plan()
-            chunks.append(Chunk(sequence, tokens))
-            budget -= tokens
+            while not (fits := self.memory.extend(sequence, sequence.computed + tokens)):
+                preempted = True
+                if self._preempt() is sequence:
+                    break
+            if fits:
+                chunks.append(Chunk(sequence, tokens))
+                budget -= tokens
+        if preempted:
+            return [chunk for chunk in chunks if chunk.sequence in self._prefilling]
         while (queue := self._loaded or self._waiting) and budget > 0 and self.running < self._profile.max_running:
             chunk = self._admitted(queue, budget)
             if chunk is None:
@@ -191,7 +213,7 @@ class Engine:
                 if ceil(sequence.prompt / size) - hits > memory.room - memory.gpu.idle_among(sequence.keys, hits):
                     return None
                 queue.popleft()
-                self._loading.add(sequence)
+                self._loading[sequence] = None
                 memory.hold(sequence, hits)
                 memory.reserve(sequence, sequence.prompt)
                 self._load(sequence, restorable)
@@ -202,10 +224,7 @@ class Engine:
         if missing > 0 and missing > memory.room - memory.gpu.idle_among(sequence.keys, hits):
             return None
         queue.popleft()
-        if sequence.reused is None:
-            cpu = min(sequence.landed.cpu, hits * size)
-            pulled = min(sequence.landed.pulled, hits * size - cpu)
-            sequence.reused = Reused(hits * size - cpu - pulled, cpu, pulled)
+        sequence.reuses(hits * size)
         memory.hold(sequence, hits)
         sequence.computed = computed
         sequence.admitted = next(self._ages)
@@ -229,20 +248,14 @@ class Engine:
 
     def _begin_answer(self, sequence: Sequence) -> None:
         if sequence.output > 1:
-            self._context += sequence.prompt + 1
-            self.memory.answered += 1
-            sequence.last_step = self._steps + sequence.output - 1
-            heappush(self._decoding, (sequence.last_step, sequence.admitted, sequence))
+            self.memory.answer(1)
+            self._decoding.add(sequence)
             sequence.first()
         else:
             sequence.over = True
-            self.memory.finish(sequence)
+            self.memory.finish(sequence, 0)
             sequence.first()
             sequence.ended()
-
-    def _begin_phase(self, began: float, steps: int, ends: float) -> None:
-        self._phase = (began, steps)
-        self._timer = self._clock.at(ends, lambda: self._end_phase(steps))
 
     def _end_phase(self, steps: int) -> None:
         self._phase = None
@@ -251,85 +264,27 @@ class Engine:
 
     def _advance(self, steps: int) -> None:
         """So many steps have ended: what decodes has a token more by each, and some have their last."""
-        if not self._decoding:
-            return
-        self._steps += steps
-        self._context += steps * len(self._decoding)
-        self.memory.answered += steps * len(self._decoding)
-        while self._decoding and self._decoding[0][0] <= self._steps:
-            _, _, sequence = heappop(self._decoding)
-            self._forget_answer(sequence)
+        self.memory.answer(self._decoding.advance(steps))
+        while (sequence := self._decoding.pop_ended()) is not None:
             sequence.over = True
-            self.memory.finish(sequence)
+            self.memory.finish(sequence, sequence.output)
             sequence.ended()
-        while self.memory.room < 0 and self._preempt():
+        while self.memory.room < 0 and self._preempt() is not None:
             pass
 
-    def _leave_decoding(self, sequence: Sequence) -> None:
-        self._decoding = [entry for entry in self._decoding if entry[2] is not sequence]
-        heapify(self._decoding)
-        self._forget_answer(sequence)
-
-    def _forget_answer(self, sequence: Sequence) -> None:
-        answered = self._answered(sequence)
-        self._context -= sequence.prompt + answered
-        self.memory.answered -= answered
-
-    def _answered(self, sequence: Sequence) -> int:
-        """Tokens that a decoding sequence has answered."""
-        return sequence.output - (sequence.last_step - self._steps)
-
-    def _preempt(self) -> bool:
-        """The youngest begins anew; False where there is none."""
-        youngest = max(self._decoding, key=lambda entry: entry[1])[2] if self._decoding else None
-        if self._prefilling and (youngest is None or self._prefilling[-1].admitted > youngest.admitted):
+    def _preempt(self) -> Sequence | None:
+        """The youngest begins anew; None where there is none."""
+        sequence = self._decoding.youngest
+        if self._prefilling and (sequence is None or self._prefilling[-1].admitted > sequence.admitted):
             sequence = self._prefilling.pop()
-        elif youngest is not None:
-            sequence, answered = youngest, self._answered(youngest)
-            self._leave_decoding(sequence)
-            sequence.prompt += answered
-            sequence.output -= answered
-            sequence.first = _nothing
+        elif sequence is not None:
+            answered = self._decoding.remove(sequence)
+            self.memory.answer(-answered)
+            sequence.has_answered(answered)
         else:
-            return False
+            return None
         self.memory.free(sequence)
-        sequence.computed, sequence.loaded, sequence.landed_end = 0, False, 0
+        sequence.begin_anew()
         self._waiting.appendleft(sequence)
         self.preemptions += 1
-        return True
-
-    # Many steps at once.
-
-    def _steps_in_memory(self) -> int:
-        return max(0, self.memory.room) * self._profile.block_size // len(self._decoding)
-
-    def _seconds_of(self, steps: int) -> float:
-        first, more = self._pace()
-        return steps * first + more * steps * (steps - 1) / 2
-
-    def _pace(self) -> tuple[float, float]:
-        """How long the next step takes, and by how much each takes longer than the one before."""
-        decodes = len(self._decoding)
-        return (
-            self._timing.step_s((), decodes, self._context, self.memory.usage),
-            self._timing.growth_s(decodes),
-        )
-
-    def _boundary(self, began: float, steps: int) -> tuple[int, float]:
-        """How many of the steps have ended when the one under way does, and when that is.
-
-        After i steps first·i + more·i·(i - 1)/2 seconds have passed; solved for i.
-        """
-        passed = self._clock.now - began
-        first, more = self._pace()
-        if more:
-            half, linear = more / 2, first - more / 2
-            ended = (sqrt(linear * linear + 4 * half * passed) - linear) / (2 * half)
-        else:
-            ended = passed / first
-        done = min(steps, max(1, ceil(ended - _ALMOST_A_STEP)))
-        return done, began + self._seconds_of(done)
-
-
-def _nothing() -> None:
-    return
+        return sequence

@@ -1,6 +1,7 @@
 """The gateway's side of a modelled fleet: its pod table, index and decider, and the events and polls that feed them."""
 
 from collections.abc import Iterator
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -34,6 +35,7 @@ class ModelledPod:
         self.engine = engine
         self.loader = loader
         self.publisher = Publisher(entry.name, 0)
+        self.told_at = 0.0  # when the last of its events arrive
 
 
 class Fleet:
@@ -45,6 +47,7 @@ class Fleet:
         self.index = RadixIndex()
         self.links = Links(clock)
         self.pods: dict[int, ModelledPod] = {}
+        self.gone: list[ModelledPod] = []
         self._clock = clock
         self._profile = profile
         self._timing = timing
@@ -56,8 +59,16 @@ class Fleet:
             placement = msgspec.structs.replace(placement, picker=RoundRobin())
         self._decider = Decider(self.index, self.table, placement, arm.p2p, coordinate=rng.random)
 
+    def pod(self, number: int) -> ModelledPod:
+        """The pod of that number. Raises ValueError where there is none."""
+        if number not in self.pods:
+            raise ValueError(f"at {self._clock.now:g} s there is no pod {number}")
+        return self.pods[number]
+
     def add(self, number: int) -> None:
-        """A pod comes up, empty."""
+        """A pod comes up, empty. Raises ValueError where it is up already."""
+        if number in self.pods:
+            raise ValueError(f"at {self._clock.now:g} s there is a pod {number} already")
         spec = PodConfig(url=f"http://10.{number >> 16}.{number >> 8 & 255}.{number & 255}:8000")
         address = spec.name.rpartition(":")[0]
         entry = Pod(spec, p2p=(address, _P2P_PORT), breaker=Breaker())
@@ -77,8 +88,10 @@ class Fleet:
         self._poll(pod)
 
     def remove(self, number: int) -> ModelledPod:
-        """A pod goes, with all that it held and all that is under way on it."""
-        pod = self.pods.pop(number)
+        """A pod goes, with all that it held and all that is under way on it. Raises ValueError where there is none."""
+        pod = self.pod(number)
+        del self.pods[number]
+        self.gone.append(pod)
         pod.entry.left("gone")
         self.index.remove_pod(pod.entry.name)
         self._enlist()
@@ -91,9 +104,9 @@ class Fleet:
         source = None if decision.source_pod is None else self._numbers[decision.source_pod.name]
         return decision, self.pods[self._numbers[decision.pod.name]], source
 
-    def pulls(self) -> Iterator[Loader]:
-        """What each pod has loaded."""
-        return (pod.loader for pod in self.pods.values())
+    def all_ever(self) -> Iterator[ModelledPod]:
+        """The pods that are up, and those that were."""
+        return chain(self.gone, self.pods.values())
 
     def _enlist(self) -> None:
         entries = [pod.entry for pod in self.pods.values()]
@@ -105,7 +118,9 @@ class Fleet:
         return None if pod is None else pod.engine
 
     def _publish(self, pod: ModelledPod, events: list[Event], seconds: float) -> None:
-        self._clock.after(seconds + self._event_delay_s, lambda: self._arrived(pod, events))
+        # Never before what was told earlier: two sums of the same times may differ in their last digit.
+        pod.told_at = max(pod.told_at, self._clock.now + seconds + self._event_delay_s)
+        self._clock.at(pod.told_at, lambda: self._arrived(pod, events))
 
     def _arrived(self, pod: ModelledPod, events: list[Event]) -> None:
         if self.pods.get(pod.number) is pod:

@@ -27,19 +27,20 @@ class Links:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._out: dict[int, set[_Flow]] = {}
-        self._in: dict[int, set[_Flow]] = {}
+        self._out: dict[int, dict[_Flow, None]] = {}  # in the order in which they began
+        self._in: dict[int, dict[_Flow, None]] = {}
 
     def send(self, source: int, consumer: int, seconds: float, arrived: Callable[[], None]) -> None:
         """Move what takes so many seconds on a link of its own; O(flows that share a link with it)."""
         flow = _Flow(source, consumer, seconds, arrived, self._clock.now)
         self._progress(source, consumer)
-        self._out.setdefault(source, set()).add(flow)
-        self._in.setdefault(consumer, set()).add(flow)
+        self._out.setdefault(source, {})[flow] = None
+        self._in.setdefault(consumer, {})[flow] = None
         self._arrange(source, consumer)
 
-    def _sharing(self, source: int, consumer: int) -> set[_Flow]:
-        return self._out.get(source, set()) | self._in.get(consumer, set())
+    def _sharing(self, source: int, consumer: int) -> list[_Flow]:
+        sending, receiving = self._out.get(source, {}), self._in.get(consumer, {})
+        return [*sending, *(flow for flow in receiving if flow.source != source)]
 
     def _slowdown(self, flow: _Flow) -> int:
         return max(len(self._out[flow.source]), len(self._in[flow.consumer]))
@@ -51,7 +52,7 @@ class Links:
             flow.since = now
 
     def _arrange(self, source: int, consumer: int) -> None:
-        for flow in sorted(self._sharing(source, consumer), key=lambda flow: (flow.source, flow.consumer, flow.left)):
+        for flow in self._sharing(source, consumer):
             if flow.timer is not None:
                 flow.timer.cancel()
             seconds = max(0.0, flow.left) * self._slowdown(flow)
@@ -59,7 +60,6 @@ class Links:
 
     def _end(self, flow: _Flow) -> None:
         self._progress(flow.source, flow.consumer)
-        self._out[flow.source].discard(flow)
-        self._in[flow.consumer].discard(flow)
+        del self._out[flow.source][flow], self._in[flow.consumer][flow]
         self._arrange(flow.source, flow.consumer)
         flow.arrived()

@@ -26,6 +26,11 @@ class Memory:
         return self.gpu.free - self.answered // self._size
 
     @property
+    def room_tokens(self) -> int:
+        """Tokens that answers can grow by before memory is short."""
+        return max(0, self.room) * self._size
+
+    @property
     def usage(self) -> float:
         """Share of the GPU's blocks in use, 0 … 1."""
         return min(1.0, 1.0 - self.room / self.gpu.capacity)
@@ -69,24 +74,33 @@ class Memory:
         self.gpu.unnamed -= sequence.blocks - sequence.named
         self.gpu.release(sequence.keys, sequence.named)
         sequence.named = sequence.blocks = 0
+        self._make_room()  # answers may have grown over what there is
 
-    def finish(self, sequence: Sequence) -> None:
-        """An answer has ended: its blocks get their keys."""
-        full = len(sequence.keys)
+    def answer(self, tokens: int) -> None:
+        """Answers have so many tokens more."""
+        self.answered += tokens
+        self._make_room()
+
+    def finish(self, sequence: Sequence, answered: int) -> None:
+        """An answer has ended, of whose tokens so many were counted: its blocks get their keys.
+
+        Its last token was not computed, because nothing came after it.
+        """
+        self.answered -= answered
+        full = (len(sequence.tokens) - 1) // self._size
         self.gpu.unnamed -= sequence.blocks - sequence.named
         new = self.gpu.take(sequence.keys, sequence.named, full)
         self._tell(sequence, sequence.named, full, new, Tier.GPU)
         sequence.named = sequence.blocks = full
         self.offload_later(sequence, full)
         self.free(sequence)
-        self._make_room()
 
     def loaded(self, sequence: Sequence, restored: int, pulled: int) -> None:
         """Blocks have come into those that it reserved; pulled ones through the CPU tier, where they stay."""
         first, middle = sequence.named, sequence.named + restored
         end = middle + pulled
         self._store(sequence, middle, end)
-        self.cpu.touch(sequence.keys, middle)
+        self.cpu.touch(sequence.keys, 0, middle)
         self.gpu.unnamed -= end - first
         new = self.gpu.take(sequence.keys, first, end)
         self._tell(sequence, first, end, new, Tier.GPU)
@@ -106,7 +120,7 @@ class Memory:
         for sequence, first, end in self._offloads:
             self._store(sequence, first, end)
             if sequence.over:
-                self.cpu.touch(sequence.keys, first)
+                self.cpu.touch(sequence.keys, 0, first)
         self._offloads.clear()
 
     def _store(self, sequence: Sequence, first: int, end: int) -> None:

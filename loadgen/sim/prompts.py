@@ -46,6 +46,7 @@ class Prompts:
             made = array("I", Random(seed).randbytes(tokens * _TOKEN_BYTES))
             self._kept += len(made) - (len(known) if known is not None else 0)
             self._pieces[seed] = known = made
+            self._pieces.move_to_end(seed)
             while self._kept > _KEPT_TOKENS and len(self._pieces) > 1:
                 self._kept -= len(self._pieces.popitem(last=False)[1])
         self._pieces.move_to_end(seed)

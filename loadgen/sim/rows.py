@@ -41,8 +41,9 @@ def row(scenario: str, arm: str, seed: int, simulation: Simulation, *, warm_up_s
     seconds = _seconds(counted)
     prompts = sum(outcome.prompt_tokens for outcome in answered)
     reused = sum(outcome.gpu_tokens + outcome.cpu_tokens + outcome.pulled_tokens for outcome in answered)
-    loaders = list(simulation.fleet.pulls())
-    engines = [pod.engine for pod in simulation.fleet.pods.values()]
+    pods = list(simulation.fleet.all_ever())
+    loaders = [pod.loader for pod in pods]
+    engines = [pod.engine for pod in pods]
     return Row(
         scenario=scenario,
         arm=arm,

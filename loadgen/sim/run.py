@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from gateway.decision import explanation
 from loadgen.sim.arms import arm_named
+from loadgen.sim.presets import scenario_named
 from loadgen.sim.rows import Row, row
-from loadgen.sim.scenarios import Change, scenario_named
+from loadgen.sim.scenarios import Change
 from loadgen.sim.simulation import Settings, Simulation
 
 

@@ -74,3 +74,26 @@ class Sequence:
         self.reused: Reused | None = None
         self.admitted = 0
         self.over = False
+
+    def reuses(self, tokens: int) -> None:
+        """So many of its tokens are not computed; what counts is the first time."""
+        if self.reused is None:
+            cpu = min(self.landed.cpu, tokens)
+            pulled = min(self.landed.pulled, tokens - cpu)
+            self.reused = Reused(tokens - cpu - pulled, cpu, pulled)
+
+    def has_answered(self, tokens: int) -> None:
+        """It is put back while it answers: what it has answered is to be computed as part of its prompt."""
+        self.prompt += tokens
+        self.output -= tokens
+        self.first = _nothing
+
+    def begin_anew(self) -> None:
+        """It is put back, and holds nothing any more."""
+        self.computed = 0
+        self.loaded = False
+        self.landed_end = 0
+
+
+def _nothing() -> None:
+    return

@@ -103,31 +103,37 @@ class Simulation:
         return self.outcomes
 
     def remove_pod(self, number: int) -> None:
-        """A pod is lost; what was under way on it has failed."""
+        """A pod is lost; what was under way on it has failed. Raises ValueError where there is none."""
         pod = self.fleet.remove(number)
         pod.engine.stop()
         for life in [life for life in self._under_way.values() if life.pod is pod]:
             life.fail("pod lost")
 
     def drain_pod(self, number: int) -> None:
-        """A pod gets no more requests, and goes when those under way have ended."""
-        pod = self.fleet.pods.get(number)
-        if pod is None:
-            return
+        """A pod gets no more requests, and goes when those under way have ended.
+
+        Raises ValueError where there is none.
+        """
+        pod = self.fleet.pod(number)
         pod.entry.left("draining")
-        if any(life.pod is pod for life in self._under_way.values()):
-            self.clock.after(_LOOK_S, lambda: self.drain_pod(number))
-        else:
-            self.remove_pod(number)
+        self._drained(pod)
 
     def restart_pod(self, number: int, down_s: float) -> None:
-        """A pod is lost, and comes up empty."""
+        """A pod is lost, and comes up empty. Raises ValueError where there is none."""
         self.remove_pod(number)
         self.clock.after(down_s, lambda: self.add_pod(number))
 
     def add_pod(self, number: int) -> None:
-        """A pod comes up, empty."""
+        """A pod comes up, empty. Raises ValueError where it is up already."""
         self.fleet.add(number)
+
+    def _drained(self, pod: ModelledPod) -> None:
+        if self.fleet.pods.get(pod.number) is not pod:
+            return  # lost meanwhile
+        if any(life.pod is pod for life in self._under_way.values()):
+            self.clock.after(_LOOK_S, lambda: self._drained(pod))
+        else:
+            self.remove_pod(pod.number)
 
     def _fill(self) -> None:
         limit = self._settings.concurrency
@@ -181,7 +187,8 @@ class Simulation:
                 self.clock.at(max(child.at, when), lambda child=child: self._send(child))  # type: ignore[misc]
             else:
                 self.clock.at(when, lambda child=child: self._ready(child))  # type: ignore[misc]
-        self._fill()
+        # Not in here: where no pod is ready the whole queue would fail, one request inside the other.
+        self.clock.at(self.clock.now, self._fill)
 
     def _ready(self, request: Request) -> None:
         self._queue.append(request)
@@ -191,20 +198,19 @@ class Simulation:
 class _Life:
     """One request under way, and the gateway's books on it."""
 
-    __slots__ = ("_lease", "_sequence", "_simulation", "_timer", "decision", "outcome", "pod", "request")
+    __slots__ = ("_lease", "_predicted", "_sequence", "_simulation", "_timer", "outcome", "pod", "request")
 
     def __init__(
         self, simulation: Simulation, request: Request, outcome: Outcome, decision: Decision, pod: ModelledPod
     ) -> None:
         self.request = request
         self.outcome = outcome
-        self.decision = decision
         self.pod = pod
         self._simulation = simulation
         self._sequence: pod_side.Sequence | None = None
-        expected = None
-        if decision.source is None and decision.predicted_cached is not None:
-            expected = Counted(outcome.prompt_tokens, decision.predicted_cached)
+        # The decision itself, with a candidate per pod, is not kept: thousands may be under way.
+        self._predicted = decision.predicted_cached if decision.source is None else None
+        expected = None if self._predicted is None else Counted(outcome.prompt_tokens, self._predicted)
         self._lease: Lease = simulation.fleet.table.leased(pod.entry, 0, decision.uncached_tokens, expected)
         self._timer: Timer | None = None
 
@@ -235,14 +241,17 @@ class _Life:
         outcome.ended = self._simulation.clock.now + _HOP_S
         if sequence is not None and sequence.reused is not None:
             outcome.gpu_tokens, outcome.cpu_tokens, outcome.pulled_tokens = sequence.reused
-            predicted = self.decision.predicted_cached
-            if self.decision.source is None and predicted is not None:
+            if self._predicted is not None:
                 trust = self.pod.entry.streams[0].trust
-                trust.compared(predicted, sum(sequence.reused), self._simulation.clock.now)
-        self._close()
+                trust.compared(self._predicted, sum(sequence.reused), self._simulation.clock.now)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._simulation.clock.at(outcome.ended, self._close)
 
     def fail(self, error: str) -> None:
-        """It has no answer."""
+        """It has no answer, unless that is on its way."""
+        if self.outcome.ended is not None:
+            return
         self.outcome.error = error
         if self._sequence is not None:
             self.pod.engine.abort(self._sequence)
@@ -251,6 +260,7 @@ class _Life:
 
     def _close(self) -> None:
         self._lease.close()
+        self._sequence = None
         if self._timer is not None:
             self._timer.cancel()
         self._simulation.finished(self)

@@ -101,10 +101,10 @@ class CpuTier:
                 return at - first
         return max(0, end - first)
 
-    def touch(self, keys: Sequence[int], end: int) -> None:
-        """The first blocks were used, as far as they are here; the last ones are the first to go."""
+    def touch(self, keys: Sequence[int], first: int, end: int) -> None:
+        """Blocks were used, as far as they are here; the last ones are the first to go."""
         blocks = self._blocks
-        for at in range(end - 1, -1, -1):
+        for at in range(end - 1, first - 1, -1):
             if keys[at] in blocks:
                 blocks.move_to_end(keys[at])
 
