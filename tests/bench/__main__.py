@@ -1,16 +1,17 @@
-"""`python -m tests.bench`: what index, decision, event intake, tokens and a proxied request cost, beside peers."""
+"""`python -m tests.bench`: what index, decisions, event intake, tokens, simulations and requests cost, beside peers."""
 
 import argparse
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows, token_rows
+from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows, sim_rows, token_rows
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -22,6 +23,7 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
     "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
     "tokens": lambda args: token_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
+    "sim": lambda args: sim_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
     "proxy": lambda args: proxy_rows.rows(
         rounds=args.rounds, quick=args.quick, peers={} if args.no_peers else args.peers
     ),
@@ -33,15 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     args.rounds = args.rounds or (1 if args.quick else _ROUNDS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
-    load = os.getloadavg()[0]
+    load, began = os.getloadavg()[0], datetime.now(UTC)
     rows: list[Row] = []
     for section in args.only:
         sys.stderr.write(f"bench: {section} …\n")
         rows += _SECTIONS[section](args)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+    dated = args.out.with_name(f"{args.out.stem}-{began:%Y-%m-%dT%H%M%S}Z{args.out.suffix}")
+    for file in (args.out, dated):
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     loads = f"load average {load:.1f} before, {os.getloadavg()[0]:.1f} after"
-    sys.stdout.write(f"{table(rows)}\n\nmedians of {args.rounds}; {machine()}; {loads}; written to {args.out}\n")
+    sys.stdout.write(
+        f"{table(rows)}\n\nmedians of {args.rounds}; {machine()}; {loads}; written to {args.out}, and to stay {dated.name}\n"
+    )
     return 0
 
 

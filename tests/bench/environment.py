@@ -54,6 +54,9 @@ class Pin(NamedTuple):
 DYNAMO: Final = Pin("ai-dynamo-runtime", "1.6.1")
 # Of what it needs only pre-releases were published, which pip takes when they are named; 1.6.1 cannot be satisfied.
 DYNAMO_FRONTEND: Final = Pin("ai-dynamo", "1.6.0", beside=("aisimulate==0.13.0.dev202610270000000085",))
+DYNAMO_REPLAY: Final = Pin(
+    "ai-dynamo", "1.1.1", beside=("aiohttp", "numpy", "tqdm")
+)  # whose timing loadgen.sim.timing has
 LITELLM: Final = Pin("litellm", "1.106.12", "[proxy]")  # the newest whose proxy can be installed with pip
 SGLANG_ROUTER: Final = Pin("sglang-router", "0.3.2")
 VLLM_ROUTER: Final = Pin("vllm-router", "0.1.17")

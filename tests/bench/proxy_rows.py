@@ -54,7 +54,7 @@ _CASES: Final = {
     "long": Case("long", 16, 4_000, 1.5, ("cpu", "rate")),
     "turn": Case("turn", 16, 4_000, 1.5, ("cpu", "rate")),
     "fresh": Case("fresh", 16, 4_000, 1.5, ("cpu", "rate")),
-    "stream": Case("stream", 64, 128, 4.0, ("cpu", "ttft.p50", "ttft.p99")),
+    "stream": Case("stream", 64, 64, 4.0, ("cpu", "ttft.p50", "ttft.p99")),
 }
 _PLAIN_CASES: Final = {"small.plain": Case("small", 16, 20_000, 1.5, ("cpu", "rate"))}
 _LOCAL_CASES: Final = {"turn.local": _CASES["turn"]._replace(first=0)}

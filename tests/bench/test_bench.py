@@ -28,6 +28,8 @@ EXPECTED = {
     *(f"tokens.{turn}.{m}" for m in ("cpu", "latency") for turn in ("turn1", "turn10", "turn20", "short")),
     *(f"tokens.{turn}.path.cpu" for turn in ("turn20", "short", "again")),
     *(f"tokens.stall.{measure}" for measure in ("p50", "p99", "max")),
+    *(f"sim.made.{speed}.{measure}" for speed in ("x1", "x3") for measure in ("ttft_mean", "reuse", "seconds")),
+    *(f"sim.fleet.{measure}" for measure in ("seconds", "memory")),
     *(f"proxy.{kind}.{measure}" for kind in ("small", "long", "turn", "fresh") for measure in ("cpu", "rate")),
     *(f"proxy.small.{m}" for m in ("c1.rate", "c1.latency", "c64.rate", "cpu.logged", "plain.cpu", "plain.rate")),
     *(f"proxy.turn.local.{m}" for m in ("cpu", "rate")),
@@ -62,7 +64,10 @@ def test_a_quick_run_writes_every_row_with_its_fields(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "without their tokens" not in done.stderr
+    (dated,) = out.parent.glob("bench-20??-*Z.json")
+    assert dated.read_bytes() == out.read_bytes()
     rows = msgspec.json.decode(out.read_bytes(), type=list[Row], strict=True)
+    assert all(each.machine for each in rows)
     assert {each.name for each in rows} == EXPECTED
     assert all(name in done.stdout for name in EXPECTED)
     for each in rows:
