@@ -45,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for file in (args.out, dated):
         file.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
     loads = f"load average {load:.1f} before, {os.getloadavg()[0]:.1f} after"
-    sys.stdout.write(
-        f"{table(rows)}\n\nmedians of {args.rounds}; {machine()}; {loads}; written to {args.out}, and to stay {dated.name}\n"
-    )
+    written = f"written to {args.out}, and to stay {dated.name}"
+    sys.stdout.write(f"{table(rows)}\n\nmedians of {args.rounds}; {machine()}; {loads}; {written}\n")
     return 0
 
 
