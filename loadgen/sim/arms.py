@@ -5,13 +5,12 @@ An arm is what a gateway's configuration says of placement and pulls. The preset
 
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import msgspec
-import yaml
 
 from config.schema import P2P, Placement
+from loadgen.sim.files import named
 from scorers import KvUtilization, MaxScore, Queue, RandomPick, TokenLoad, WeightedRandom
 
 
@@ -55,12 +54,4 @@ ARMS: Final = {
 
 def arm_named(name: str) -> Arm:
     """A preset, or what a YAML file says. Raises ValueError with the reason."""
-    if name in ARMS:
-        return ARMS[name]
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"no arm {name!r}; there are {', '.join(ARMS)}, and files that end in .yaml")
-    try:
-        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, Arm)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ValueError(f"{name}: {error}") from error
+    return named("arm", name, ARMS, Arm)

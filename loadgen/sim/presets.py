@@ -5,13 +5,11 @@ arms: how long it takes until caches are warm, how much lengths differ (a fleet 
 profiles stands for an engine that was not named.
 """
 
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-import yaml
 from msgspec.structs import replace
 
+from loadgen.sim.files import named
 from loadgen.sim.scenarios import Arrival, Change, Scenario
 
 _TCP: Final = {"prefill_us_per_token": 33.0, "pull_us_per_token": 15.7}
@@ -137,12 +135,4 @@ SCENARIOS: Final = {
 
 def scenario_named(name: str) -> Scenario:
     """A preset, or what a YAML file says. Raises ValueError with the reason."""
-    if name in SCENARIOS:
-        return SCENARIOS[name]
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"no scenario {name!r}; there are {', '.join(SCENARIOS)}, and files that end in .yaml")
-    try:
-        return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Scenario)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ValueError(f"{name}: {error}") from error
+    return named("scenario", name, SCENARIOS, Scenario)
