@@ -8,6 +8,8 @@ BIN := .venv/bin
 CLIENTS := build/conformance
 PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
 	tests/gateway/front/test_head.py
+# What waits for nothing but the processor, and may share it: it runs beside the pure tests.
+BESIDE := $(addprefix tests/,config scorers packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,9 +34,12 @@ demo: .venv/.runtime ## three simulated pods and the gateway: a pull, named (ARG
 	$(BIN)/p2p-gateway demo $(ARGS)
 
 test: install ## all tests but the real-engine suite; pure packages at 100 % branch coverage by their own tests
-	$(BIN)/python -m pytest $(PURE) --cov --cov-report=
+	@mkdir -p build
+	@$(BIN)/python -m pytest $(PURE) --cov --cov-report= >build/pure.log 2>&1 & pure=$$!; \
+	$(BIN)/python -m pytest $(filter-out $(PURE),$(BESIDE)); beside=$$?; \
+	wait $$pure; pure=$$?; cat build/pure.log; exit $$((pure || beside))
 	$(BIN)/python -m coverage report --fail-under=100 --show-missing --skip-covered
-	$(BIN)/python -m pytest -m 'not engine' $(PURE:%=--ignore=%)
+	$(BIN)/python -m pytest -m 'not engine' $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%)
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
 	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s

@@ -116,7 +116,7 @@ async def test_a_killed_pod_comes_back_empty_when_its_time_is_over(http: aiohttp
         await complete(http, pod, PROMPTS[0])
         url, before = pod.url, pod.engines[0]
         await inject(http, pod, kind="kill", seconds=0.05)
-        await until(lambda: pod.alive and pod.engines[0] is not before)
+        await until(lambda: pod.alive and pod.engines and pod.engines[0] is not before)
         async with aiohttp.ClientSession() as fresh:
             assert cached(await complete(fresh, pod, PROMPTS[0])) == 0
         assert pod.url == url
