@@ -9,7 +9,7 @@ CLIENTS := build/conformance
 PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
 	tests/gateway/front/test_head.py
 # What waits for nothing but the processor, and may share it: it runs beside the pure tests.
-BESIDE := $(addprefix tests/,config scorers packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
+BESIDE := $(addprefix tests/,bench config scorers packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final, Literal, cast
 
@@ -52,7 +53,8 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """Of the measured part. `events` are SSE events, without the end marker.
+    """Of the measured part. `events` are SSE events, without the end marker; of streams `events` and `cpu_s` are those
+    from when all had begun until the first one ended, so that what a request costs is not among them.
 
     `wait` is from a request to the first SSE event of its answer, or to the end of an answer without.
     """
@@ -91,6 +93,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         received = self._received
         received += data
+        self._load.seen += data.count(b"data: ")
         if not self._end:
             at = received.find(b"\r\n\r\n")
             if at < 0:
@@ -113,13 +116,16 @@ class Connection(asyncio.Protocol):
         if self._asked is not None:
             self._load.waits.append(time.perf_counter() - self._asked)
             self._asked = None
+            self._load.has_begun()
 
 
 class Load:
-    """Requests on all connections until a bound is reached."""
+    """Requests on all connections until a bound is reached. `clock` reads the router's CPU time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.connections: list[Connection] = []
+        self.seen = 0  # SSE events, end markers among them
+        self._clock = clock
         self.waits: list[float] = []  # of the last run, seconds
         self.finished = False
 
@@ -130,7 +136,9 @@ class Load:
         self.waits = []
         self._requests, self._left = requests, limit
         self._until = time.monotonic() + seconds
-        self._answers = self._events = self._busy = 0
+        self._answers = self._events = self._busy = self._begun = 0
+        self._all_began: tuple[float, int] | None = None
+        self._first_ended: tuple[float, int] | None = None
         self._still = len(self.connections)  # that have not begun
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
@@ -140,8 +148,22 @@ class Load:
             await self._done
         return self._answers, self._events
 
+    def steady(self) -> tuple[float, int] | None:
+        """CPU seconds and SSE events from when all connections' answers had begun to the first one's end, if any."""
+        if self._all_began is None or self._first_ended is None or self._first_ended <= self._all_began:
+            return None
+        return self._first_ended[0] - self._all_began[0], self._first_ended[1] - self._all_began[1]
+
+    def has_begun(self) -> None:
+        """One more answer has."""
+        self._begun += 1
+        if self._begun == len(self.connections):
+            self._all_began = (self._clock(), self.seen)
+
     def answered(self, connection: Connection, events: int) -> None:
         """The connection is free again."""
+        if self._first_ended is None:
+            self._first_ended = (self._clock(), self.seen)
         self._busy -= 1
         self._answers += 1
         self._events += events
@@ -185,7 +207,7 @@ def prompts(kind: Kind, *, chunks: int, first: int) -> Callable[[], bytes]:
 async def measure(options: Options) -> Result:
     """Connect, warm up, measure."""
     loop = asyncio.get_running_loop()
-    load = Load()
+    load = Load(partial(cpu_seconds, options.pids))
     for number in range(options.connections):
         port = options.ports[number % len(options.ports)]
         _, connection = await loop.create_connection(lambda: Connection(load), "127.0.0.1", port)
@@ -201,6 +223,8 @@ async def measure(options: Options) -> Result:
     cpu, began = cpu_seconds(options.pids), time.monotonic()
     answers, events = await load.run(requests, options.requests, options.seconds, begin_within_s=begin_within_s)
     seconds, cpu = time.monotonic() - began, cpu_seconds(options.pids) - cpu
+    if options.kind == "stream" and (steady := load.steady()) is not None:
+        cpu, events = steady
     load.finished = True
     for connection in load.connections:
         connection.close()
