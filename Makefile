@@ -35,7 +35,7 @@ demo: .venv/.runtime ## three simulated pods and the gateway: a pull, named (ARG
 
 test: install ## all tests but the real-engine suite; pure packages at 100 % branch coverage by their own tests
 	@mkdir -p build
-	@$(BIN)/python -m pytest $(PURE) --cov --cov-report= >build/pure.log 2>&1 & pure=$$!; \
+	@$(BIN)/python -m pytest $(PURE) --cov --cov-report= >build/pure.log 2>&1 & pure=$$!; trap 'kill $$pure; exit 130' INT TERM; \
 	$(BIN)/python -m pytest $(filter-out $(PURE),$(BESIDE)); beside=$$?; \
 	wait $$pure; pure=$$?; cat build/pure.log; exit $$((pure || beside))
 	$(BIN)/python -m coverage report --fail-under=100 --show-missing --skip-covered

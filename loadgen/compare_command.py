@@ -68,4 +68,4 @@ def told(ratios: Sequence[Ratio]) -> str:
                 str(ratio.seeds),
             )
         )
-    return "\n".join(table.aligned(rows, right=True))
+    return "\n".join(table.aligned(rows, left=1))

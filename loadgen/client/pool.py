@@ -18,6 +18,7 @@ from loadgen.client.connection import Connection
 from loadgen.client.failures import Disconnected, Refused
 
 _PORTS: Final = {"http": 80, "https": 443}
+_LOOKUP_S: Final = 10.0
 
 
 class Endpoint(NamedTuple):
@@ -62,7 +63,10 @@ class Pool:
         """Look the host up, once: thousands of lookups would be the load's own delay. Raises Refused."""
         loop, endpoint = asyncio.get_running_loop(), self._endpoint
         try:
-            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            async with asyncio.timeout(_LOOKUP_S):
+                found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except TimeoutError as error:
+            raise Refused(f"{endpoint.host}: not found within {_LOOKUP_S:g} s") from error
         except OSError as error:
             raise Refused(f"{endpoint.host}: {error}") from error
         self._addresses = itertools.cycle(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -39,9 +39,7 @@ def summary(row: dict[str, Any]) -> str:
         counts.append(("not sent", f"{row['not_sent']}, though they were due"))
     errors = [("error", f"{count} {kind}") for kind, count in list(row["errors"].items())[:_ERRORS_TOLD]]
     latencies = [(title, *(shown(row[f"{column}_{name}_ms"]) for column in _COLUMNS)) for title, name in _LATENCIES]
-    return "\n".join(
-        (*aligned(counts + errors, right=False), "", *aligned([("ms", *_COLUMNS), *latencies], right=True))
-    )
+    return "\n".join((*aligned(counts + errors, left=2), "", *aligned([("ms", *_COLUMNS), *latencies], left=1)))
 
 
 def _goodput(row: dict[str, Any]) -> str:
@@ -56,12 +54,12 @@ def _cached(row: dict[str, Any]) -> str:
     return f" ({cached / row['total_input_tokens']:.0%} cached)"
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: bool) -> list[str]:
-    """Rows as lines with their columns under each other, those after the first flush right or left."""
+def aligned(rows: Sequence[Sequence[str]], *, left: int) -> list[str]:
+    """Rows as lines with their columns under each other: the first `left` ones flush left, the others right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
-            cell.rjust(width) if right and column else cell.ljust(width)
+            cell.ljust(width) if column < left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

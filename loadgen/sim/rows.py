@@ -2,10 +2,13 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from loadgen.sim.simulation import Outcome, Simulation, percentile
+from loadgen.report.table import aligned
+from loadgen.sim.simulation import Outcome, Simulation
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +56,11 @@ def row(scenario: str, arm: str, seed: int, simulation: Simulation, *, warm_up_s
         request_throughput=len(answered) / seconds if seconds else 0.0,
         output_throughput=sum(outcome.output_tokens for outcome in answered) / seconds if seconds else 0.0,
         mean_ttft_ms=_ms(statistics.fmean(first)) if first else 0.0,
-        median_ttft_ms=_ms(percentile(first, 0.5)) if first else 0.0,
-        p90_ttft_ms=_ms(percentile(first, 0.9)) if first else 0.0,
-        p99_ttft_ms=_ms(percentile(first, 0.99)) if first else 0.0,
+        median_ttft_ms=_ms(np.quantile(first, 0.5)) if first else 0.0,
+        p90_ttft_ms=_ms(np.quantile(first, 0.9)) if first else 0.0,
+        p99_ttft_ms=_ms(np.quantile(first, 0.99)) if first else 0.0,
         mean_e2el_ms=_ms(statistics.fmean(whole)) if whole else 0.0,
-        p99_e2el_ms=_ms(percentile(whole, 0.99)) if whole else 0.0,
+        p99_e2el_ms=_ms(np.quantile(whole, 0.99)) if whole else 0.0,
         cached_share=reused / prompts if prompts else 0.0,
         pulls=sum(loader.pulls for loader in loaders),
         empty_pulls=sum(loader.empty_pulls for loader in loaders),
@@ -76,8 +79,8 @@ def _seconds(outcomes: Iterable[Outcome]) -> float:
     return max(0.0, ended - began)
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 3)
+def _ms(seconds: float | np.floating[Any]) -> float:
+    return round(float(seconds) * 1e3, 3)
 
 
 _COLUMNS = (
@@ -103,11 +106,4 @@ def table(rows: Sequence[Row]) -> str:
     for (scenario, arm), found in groups.items():
         cells = [form.format(statistics.median(getattr(each, name) for each in found)) for name, _, form in _COLUMNS]
         lines.append([scenario, arm, str(len(found)), *cells])
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    return "\n".join(_aligned(line, widths) for line in lines)
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    left = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-    right = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-    return "  ".join([*left, *right]).rstrip()
+    return "\n".join(aligned(lines, left=2))

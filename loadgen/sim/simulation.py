@@ -1,7 +1,7 @@
 """One load on one fleet under one arm, from the first request to the last answer."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -46,7 +46,9 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`concurrency`: how many requests may be under way, None: as many as are due (an open loop)."""
+    """`concurrency`: how many requests may be under way, None: as many as are due (an open loop). `horizon_s`: within
+    which a load has to end.
+    """
 
     profile: PodProfile
     pods: int
@@ -84,7 +86,10 @@ class Simulation:
             self.fleet.add(number)
 
     def run(self, requests: Iterable[Request]) -> list[Outcome]:
-        """Let the whole load happen; returns what became of each request, in the order of their ends."""
+        """Let the whole load happen; returns what became of each request, in the order of their ends.
+
+        Raises ValueError where requests are left at the horizon: a load without an end, or longer than that.
+        """
         roots: list[Request] = []
         for request in requests:
             self._left += 1
@@ -100,6 +105,8 @@ class Simulation:
             self._fill()
         while self._left and self.clock.now < self._settings.horizon_s:
             self.clock.run(self.clock.now + 10.0)
+        if self._left:
+            raise ValueError(f"{self._left} requests had not ended after {self._settings.horizon_s:g} s")
         return self.outcomes
 
     def remove_pod(self, number: int) -> None:
@@ -264,13 +271,3 @@ class _Life:
         if self._timer is not None:
             self._timer.cancel()
         self._simulation.finished(self)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation between the closest ranks, of values in order; nan for none."""
-    if not values:
-        return float("nan")
-    at = share * (len(values) - 1)
-    low = int(at)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (at - low)

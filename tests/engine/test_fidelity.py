@@ -31,9 +31,8 @@ PREFIXES = 10
 AT_ONCE = 2
 LADDER = (256, 1024, 2048, 4096)
 PART = 25  # requests between two looks at what the pods take
-MAX_ROUNDS = 3
-FIRST_TOKEN_WITHIN = 0.25  # aimed at, in as many rounds
-FIRST_TOKEN_FACTOR = 2.0  # beyond which it is the model that is wrong, and not the machine that has changed
+MAX_ROUNDS = 5  # where the machine changes between the real pods' turn and the simulated ones'
+FIRST_TOKEN_WITHIN = 0.25
 SAME_PLACEMENTS = 0.95
 
 
@@ -167,7 +166,7 @@ def test_a_load_goes_through_simulated_pods_as_through_real_ones(
     ratios: list[float] = []
     while not ratios or (abs(statistics.median(ratios) - 1) > FIRST_TOKEN_WITHIN and len(ratios) < MAX_ROUNDS):
         ratios.append(one_round(pods, tmp_path_factory.mktemp("fidelity")))
-    assert 1 / FIRST_TOKEN_FACTOR <= statistics.median(ratios) <= FIRST_TOKEN_FACTOR
+    assert abs(statistics.median(ratios) - 1) <= FIRST_TOKEN_WITHIN
 
 
 def one_round(pods: tuple[Pod, ...], directory: Path) -> float:

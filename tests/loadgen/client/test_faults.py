@@ -1,10 +1,13 @@
 """What endpoints do wrong, one by one, and what a record says of it."""
 
+import asyncio
 import socket
 
 import pytest
 
+from loadgen.client.failures import Refused
 from loadgen.client.load import Load
+from loadgen.client.pool import Endpoint, Pool
 from loadgen.client.runner import Limits
 from loadgen.report.record import Record
 from tests.gateway.raw import (
@@ -110,3 +113,16 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_answer() -> None:
         found = await records(pod.url, Load(arrival="closed", concurrency=1, requests=3, parameters=SMALL))
     assert len(found) == 3
     assert {record.output_tokens for record in found} == {1}
+
+
+async def test_a_host_that_nobody_tells_the_address_of_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silent)
+    monkeypatch.setattr("loadgen.client.pool._LOOKUP_S", 0.01)
+    with pytest.raises(Refused, match="not found within"):
+        async with Pool(Endpoint.parse("http://nowhere.invalid")):
+            pass

@@ -52,7 +52,7 @@ def test_under_affinity_the_median_request_is_a_hit_and_pulls_almost_never_happe
 def test_prefixes_that_fit_one_pod_are_a_control() -> None:
     """0.31 times its cache: with pulls or without, what is asked for is answered."""
     scenario = a_part("hot-8", of=4, seconds=60, warm_up_s=30.0)
-    for arm in ("affinity", "load+pull"):
+    for arm in ("affinity", "load", "load+pull", "token-load"):
         found = simulated(scenario, arm)
         assert found.request_throughput == pytest.approx(12.0, rel=0.05)
         assert found.median_ttft_ms < 60

@@ -222,6 +222,12 @@ def test_a_pod_is_not_lost_twice_nor_added_twice() -> None:
             change(1)
 
 
+def test_a_load_that_does_not_end_is_an_error_and_not_a_shorter_one() -> None:
+    made = Simulation(Settings(profile=DEMO, pods=1, horizon_s=60.0), ARMS["affinity"], seed=1)
+    with pytest.raises(ValueError, match="1 requests had not ended after 60 s"):
+        made.run([asked(0), asked(1, at=100.0)])
+
+
 def test_where_no_pod_is_left_all_fail_at_once() -> None:
     run = simulation(1, concurrency=2)
     run.clock.at(0.1, lambda: run.remove_pod(0))
