@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '
 BIN := .venv/bin
 CLIENTS := build/conformance
 PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
-	tests/gateway/front/test_head.py
+	tests/gateway/front/test_head.py tests/gateway/admission
 # What waits for nothing but the processor, and may share it: it runs beside the pure tests.
 BESIDE := $(addprefix tests/,bench config scorers packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
 

@@ -24,13 +24,18 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class ApiKey(Struct, frozen=True):
-    """Who a request comes from, and what they may. `models`, `max_concurrent` None: no restriction."""
+    """Who a request comes from, and what they may. `models`, `max_concurrent` None: no restriction.
+
+    `priority` is the highest that their requests have where requests wait, `share` the weight of what goes to them.
+    """
 
     id: str
     digest: bytes
     models: frozenset[str] | None = None
     max_concurrent: int | None = None
     admin: bool = False
+    priority: int = 0
+    share: float = 1.0
 
     def __repr__(self) -> str:
         return f"ApiKey({self.id!r})"
@@ -47,6 +52,8 @@ class _Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: tuple[str, ...] | None = None
     max_concurrent: Positive | None = None
     admin: bool = False
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    share: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
 
     def __post_init__(self) -> None:
         if (self.key is None) == (self.sha256 is None):
@@ -86,6 +93,8 @@ def load_keys(path: str) -> tuple[ApiKey, ...]:
             None if entry.models is None else frozenset(entry.models),
             entry.max_concurrent,
             entry.admin,
+            entry.priority,
+            entry.share,
         )
         for entry in entries
     )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from config.out_of_tree import spelt_out
 from config.schema import Config, PodConfig
 
 _KEY_OF = "key` in `"  # msgspec's path to a mapping's key
@@ -65,7 +66,7 @@ def decode(data: dict[str, Any], *, source: str) -> Config:
     if not data.get("pods"):
         raise ConfigError(f"{source}: $.pods: no pods; list at least one, such as {{url: http://10.0.0.1:8000}}")
     try:
-        return msgspec.convert(data, Config)
+        return msgspec.convert(spelt_out(data), Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {path_and_reason(error)}") from error
 

@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from scorers import AnyPicker, AnyScorer, KvUtilization, MaxScore, Prefix, Queue
+from config import presets
+from config.out_of_tree import OutOfTree
+from config.presets import PresetName
+from scorers import AnyFilter, AnyPicker, AnyScorer, AnySource, ExpectedSource, MaxScore
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 ListenPort = Annotated[int, Meta(ge=0, le=65535)]
@@ -181,19 +184,38 @@ class Tokens(_Section, frozen=True):
 
 
 class Placement(_Section, frozen=True):
-    """Scorers (each 0…1 per pod, times its weight) and the picker over their sum."""
+    """Filters drop pods that are not to be chosen; scorers (each 0…1 per pod, times its weight) and the picker do it.
 
-    scorers: tuple[AnyScorer, ...] = (Prefix(), Queue(), KvUtilization())
-    picker: AnyPicker = MaxScore()
+    `preset` stands for scorers and a picker, and excludes both. Beside scorers without a picker that is max-score.
+    """
+
+    preset: PresetName | None = None
+    scorers: tuple[AnyScorer | OutOfTree, ...] = presets.DEFAULT.scorers
+    picker: AnyPicker = presets.DEFAULT.picker
+    filters: tuple[AnyFilter, ...] = ()
 
     def __post_init__(self) -> None:
-        twice = [kind for kind, n in Counter(type(scorer) for scorer in self.scorers).items() if n > 1]
+        if self.preset is not None:
+            self._take("scorers", self.preset)
+            self._take("picker", self.preset)
+        elif self.scorers is not presets.DEFAULT.scorers and self.picker is presets.DEFAULT.picker:
+            msgspec.structs.force_setattr(self, "picker", MaxScore())
+        twice = [name for name, n in Counter(scorer.name for scorer in self.scorers).items() if n > 1]
         if twice:
-            raise ValueError(f"scorer {twice[0].__struct_config__.tag!r} is listed twice")
+            raise ValueError(f"scorer {twice[0]!r} is listed twice")
+
+    def _take(self, part: Literal["scorers", "picker"], preset: PresetName) -> None:
+        """Have what the preset says; what is given besides may at most say the same."""
+        given, meant = getattr(self, part), getattr(presets.PRESETS[preset], part)
+        if given is not getattr(presets.DEFAULT, part) and given != meant:  # a default is the very same object
+            raise ValueError(f"preset and {part} exclude each other")
+        msgspec.structs.force_setattr(self, part, meant)
 
 
 class P2P(_Section, frozen=True):
-    """Pulls between pods. A source is named when it leads the chosen pod by `min_cached_token_delta` tokens.
+    """Pulls between pods. `source` says who is named of the peers that lead the chosen pod by at least
+    `min_cached_token_delta` tokens; `auto`: by as many as make pulling them quicker than computing, by what the pair's
+    pulls have cost so far.
 
     `probe`: each pod that comes up is given one small prompt, the same for all, so that their events show at once
     whether they hash alike; pods that do not can never pull from each other.
@@ -202,7 +224,23 @@ class P2P(_Section, frozen=True):
     enabled: bool = True
     port: Port = 5710
     probe: bool = True
-    min_cached_token_delta: Positive = 2048
+    min_cached_token_delta: Positive | Literal["auto"] = "auto"  # noqa: S105 - of a prompt
+    source: AnySource = ExpectedSource()
+
+    @property
+    def floor(self) -> int | None:
+        """Tokens, None: the costs decide."""
+        return None if isinstance(self.min_cached_token_delta, str) else self.min_cached_token_delta
+
+
+class Costs(_Section, frozen=True):
+    """`path`: a file in which what was learned of the pods' speed survives a restart; None: it does not.
+
+    It is written every `save_interval`, and when the gateway stops.
+    """
+
+    path: str | None = None
+    save_interval: Seconds = 60.0
 
 
 class Index(_Section, frozen=True):
@@ -253,6 +291,29 @@ class Limits(_Section, frozen=True):
     drain_timeout: Seconds = 30.0
 
 
+class Admission(_Section, frozen=True):
+    """Holds requests back while every rank that could serve them is at one of these bounds; None: not looked at.
+
+    `max_in_flight` and `max_in_flight_tokens` are of this gateway's own requests, and of their prompts' tokens that are
+    still to be computed; `max_waiting` and `max_kv_usage` are of what pods say. At most `queue` requests wait, each for
+    `timeout` at most. `priority_header` says how urgent one is, -100 … 100.
+    """
+
+    enabled: bool = False
+    max_in_flight: Positive | None = None
+    max_in_flight_tokens: Positive | None = None
+    max_waiting: Positive | None = None
+    max_kv_usage: Annotated[float, Meta(gt=0, le=1)] | None = None
+    queue: Annotated[int, Meta(ge=0)] = 1000
+    timeout: Seconds = 30.0
+    priority_header: Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")] = "x-gateway-priority"
+
+    def __post_init__(self) -> None:
+        bounds = (self.max_in_flight, self.max_in_flight_tokens, self.max_waiting, self.max_kv_usage)
+        if self.enabled and all(bound is None for bound in bounds):
+            raise ValueError("enabled needs max_in_flight, max_in_flight_tokens, max_waiting or max_kv_usage beside it")
+
+
 class Breaker(_Section, frozen=True):
     """A pod that failed `failures` requests in a row is left out for `cooldown`, then tried with one request."""
 
@@ -292,9 +353,11 @@ class Config(_Section, frozen=True):
     tokens: Tokens = Tokens()
     placement: Placement = Placement()
     p2p: P2P = P2P()
+    costs: Costs = Costs()
     index: Index = Index()
     poll: Poll = Poll()
     limits: Limits = Limits()
+    admission: Admission = Admission()
     breaker: Breaker = Breaker()
     log: Log = Log()
     access_log: AccessLog = AccessLog()

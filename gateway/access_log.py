@@ -55,10 +55,12 @@ class Line(Struct):
     reported_cached: int | None
     completion_tokens: int | None
     ttft_s: float | None
+    predicted_ttft_s: float | None
     duration_s: float
     bytes: int
     broken: str | None
     client: str | None = None
+    queued_s: float | None = None
     event: str = "request"
     level: str = "info"
     timestamp: datetime | None = None

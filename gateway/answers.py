@@ -10,7 +10,7 @@ from gateway.errors import GatewayError
 from gateway.surface import Errors
 
 _RETRY_AFTER_S = "1"
-_HEADERS = {
+_HEADERS: dict[int, dict[str, str]] = {
     401: {hdrs.WWW_AUTHENTICATE: "Bearer"},
     429: {hdrs.RETRY_AFTER: _RETRY_AFTER_S},
     503: {hdrs.RETRY_AFTER: _RETRY_AFTER_S},
@@ -35,7 +35,7 @@ def error_answer(error: GatewayError, *, status: int, errors: Errors = "openai")
         status=status,
         body=_body(error, status, errors),
         content_type="application/json",
-        headers=_HEADERS.get(status),
+        headers={**_HEADERS.get(status, {}), **error.headers},
     )
 
 

@@ -21,6 +21,8 @@ from config.load import ConfigError
 from config.schema import Config, Limits, PodConfig, UpstreamTls
 from gateway import logs
 from gateway.access_log import AccessLog, open_file
+from gateway.admission import Admission
+from gateway.costs_file import CostsFile
 from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
 from gateway.drain import Drain
@@ -31,6 +33,7 @@ from gateway.handler import Handler
 from gateway.intake import Intake, Turns
 from gateway.journal import Journal
 from gateway.keys import Keys
+from gateway.links import Links
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
@@ -69,6 +72,8 @@ class Gateway:
     tokenizer: Tokenizer
     metrics: Metrics
     access_log: AccessLog
+    admission: Admission
+    costs_file: CostsFile
     reconfigure: Callable[[Config], Awaitable[None]]
 
 
@@ -102,8 +107,6 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     )
 
     pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
-    metrics.states.resent = lambda: pool.resent
-    metrics.states.lost_lines = logs.lost_lines
     turns = Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
@@ -115,8 +118,9 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         api = PodApi(session, credentials)
         decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
         tokenizer = Tokenizer(api, config.tokens, breaker=config.breaker, metrics=metrics)
-        metrics.states.local_models = tokenizer.here
-        metrics.states.asks_for_tokens = tokenizer.asks
+        admission = Admission(config.admission, pods=pods, decider=decider, metrics=metrics, drain=drain)
+        pods.changed = admission.changed
+        costs_file = CostsFile(config.costs, pods, metrics)
         poller = Poller(api, config.poll)
         proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
         handler = Handler(
@@ -127,8 +131,9 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             credentials=credentials,
             metrics=metrics,
             limits=limits,
-            drain=drain,
+            admission=admission,
         )
+        _shown(metrics, pool, tokenizer, admission, handler.links)
         gate = Gate(keys, most=limits.max_concurrent, open_metrics=config.auth.open_metrics)
         routes = Routes(
             handler=handler,
@@ -153,7 +158,20 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         )
 
         live = _Live(
-            pods, fleet, watch, credentials, gate, decider, tokenizer, poller, access_log, proxy, (handler, routes)
+            pods,
+            fleet,
+            watch,
+            credentials,
+            gate,
+            decider,
+            tokenizer,
+            poller,
+            access_log,
+            proxy,
+            admission,
+            costs_file,
+            handler.links,
+            (handler, routes),
         )
         try:
             yield Gateway(
@@ -168,6 +186,8 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
                 tokenizer=tokenizer,
                 metrics=metrics,
                 access_log=access_log,
+                admission=admission,
+                costs_file=costs_file,
                 reconfigure=partial(_reconfigure, live),
             )
         finally:
@@ -175,6 +195,17 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             await access_log.close()
             await pool.close()
             zmq_context.destroy(linger=0)
+
+
+def _shown(metrics: Metrics, pool: Pool, tokenizer: Tokenizer, admission: Admission, links: Links) -> None:
+    """What is asked when /metrics is scraped."""
+    states = metrics.states
+    states.resent = lambda: pool.resent
+    states.lost_lines = logs.lost_lines
+    states.local_models = tokenizer.here
+    states.asks_for_tokens = tokenizer.asks
+    states.waiting = admission.waiting
+    states.slow_links = links.__len__
 
 
 class _Limited(Protocol):
@@ -196,6 +227,9 @@ class _Live(NamedTuple):
     poller: Poller
     access_log: AccessLog
     proxy: Proxy
+    admission: Admission
+    costs_file: CostsFile
+    links: Links
     limited: tuple[_Limited, ...]
 
 
@@ -219,6 +253,7 @@ async def _reconfigure(live: _Live, config: Config) -> None:
         max_requests=config.limits.max_concurrent_per_pod,
     )
     live.fleet.forget(ended, removed=[pod for name, pod in before.items() if name not in live.pods])
+    live.links.keep(pod.url for pod in live.pods)
     live.credentials.reset(keyed=keys is not None)
     live.watch.follow(found)
     live.gate.reconfigure(keys, most=config.limits.max_concurrent, open_metrics=config.auth.open_metrics)
@@ -229,6 +264,8 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     live.poller.reconfigure(config.poll)
     for part in (live.proxy, *live.limited):
         part.reconfigure(config.limits)
+    live.admission.reconfigure(config.admission)
+    live.costs_file.reconfigure(config.costs)
     live.access_log.reconfigure(config.access_log, log_file)
     live.fleet.reconfigure(config.poll, probe=_probes(config))
     live.fleet.supervise()

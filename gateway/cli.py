@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from config.json_schema import json_schema
 from config.load import Config, ConfigError, from_urls, load
 from config.schema import Listen
 from gateway import logs, pod_args
@@ -102,7 +103,7 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _schema(_: argparse.Namespace) -> int:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Config)), indent=2).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
     return 0
 
 

@@ -5,30 +5,34 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from config.schema import P2P, Placement
+from gateway.columns import Columns
 from gateway.errors import NoPodReady, Overloaded
+from gateway.forecasts import first_token_s
+from gateway.leases import Lease, Predicted, Pull
+from gateway.matching import match
 from gateway.openai import Peek
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
-from index import Cached, Publisher, RadixIndex
-from scorers import Candidate, PlacementRequest, SourceDecision, choose_source, place, pullable_tokens, sample_source
+from index import Counted, RadixIndex
+from scorers import Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, timed
 from scorers import Placement as Placed
 
-SourceReason = Literal["named", "self", "below-floor", "no-holder", "disabled", "batch", "endpoint"]
-_NOTHING = Cached(0, 0, 0)
-_DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, nothing depends on it
+SourceReason = Literal["named", "self", "below-floor", "no-holder", "cost", "disabled", "batch", "endpoint"]
 
 
 class Ask(Struct, frozen=True):
     """A request, understood.
 
     `model` None: it does not say, and any pod will do. `only`: no other pods than these. `response_id`: that of a
-    response which the request needs. `computes` false: the pod computes no prompt for it.
+    response which the request needs. `computes` false: the pod computes no prompt for it. `session`: what the client
+    calls its session, where a scorer wants to know. `streams`: its answer begins with its first token.
     """
 
     request_id: str
@@ -39,16 +43,30 @@ class Ask(Struct, frozen=True):
     response_id: str | None = None
     computes: bool = True
     pulls: bool = True
+    session: str | None = None
+    streams: bool = False
 
     @property
     def is_batch(self) -> bool:
         """Whether the engine makes several sequences of it."""
         return len(self.prompt.sequences) > 1 or self.peek.sequences > 1
 
+    @property
+    def timely(self) -> bool:
+        """Whether the first byte of its answer tells when a prompt was computed of which every token is known."""
+        return self.streams and self.prompt.whole and not self.is_batch
+
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Where a request goes and what it pulls, with all that led there."""
+    """Where a request goes and what it pulls, with all that led there.
 
+    `uncached_tokens` and `uncached_square` are what the pod is expected to have to compute (see `leases.InFlight`), 0
+    where no tokens are known. `prompts` are the keys of the blocks that it holds then. `expected_s` is when the first
+    token was expected as the source was chosen, 0.0 where nothing was, and `tried_s` what of it is for learning what a
+    pull costs.
+    """
+
+    request: PlacementRequest
     pod: Pod
     candidates: list[Candidate]
     placed: Placed
@@ -59,6 +77,11 @@ class Decision(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     block_size: int
     predicted_cached: int | None
+    uncached_tokens: int = 0
+    uncached_square: int = 0
+    prompts: tuple[array[int], ...] = ()
+    expected_s: float = 0.0
+    tried_s: float = 0.0
 
     @property
     def chosen(self) -> Candidate:
@@ -66,9 +89,49 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.candidates[self.placed.chosen]
 
     @property
-    def uncached_tokens(self) -> int:
-        """Prompt tokens that the pod has to compute, as predicted; 0 when the prompt's length is unknown."""
-        return max(0, (self.prompt.tokens or 0) - (self.predicted_cached or 0))
+    def pulled_tokens(self) -> int:
+        """By how many tokens the source leads; 0 without one."""
+        return 0 if self.source is None else max(0, self.source_tokens - self.chosen.any_tokens)
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Seconds from placement to the first token, as expected; None where the prompt's length is not known."""
+        if self.request.prompt_tokens is None:
+            return None
+        return self.expected_s or first_token_s(self.request, self.chosen, self.source)
+
+    def leased(self, pods: PodTable, counted: Counted | None = None, *, streams: bool = True) -> Lease:
+        """Take the request onto the books of its pod and its source, for as long as the lease's context lasts.
+
+        `streams`: its first byte tells when its first token came, from which costs are learned.
+        """
+        pull, source = None, self.source
+        pods.costs.expected(self.expected_s, self.tried_s)
+        if source is not None and self.source_pod is not None:
+            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens)
+        return pods.leased(
+            self.pod,
+            self.chosen.rank,
+            self.uncached_tokens,
+            square=self.uncached_square,
+            # Who comes after a request that pulls finds nothing of it until it is there, and would compute it.
+            prompts=self.prompts if pull is None else (),
+            pull=pull,
+            predicted=Predicted(counted, self._timed(pods.costs) if streams and self.prompt.tokens else None),
+        )
+
+    def _timed(self, costs: Costs) -> Timed:
+        computing = self.uncached_tokens, self.uncached_square
+        return timed(costs, self.chosen, self.prompt.tokens or 0, computing, self.source, self.pulled_tokens)
+
+
+class _Sourced(NamedTuple):
+    """A `SourceDecision`, and what else may be a reason against one."""
+
+    source: Candidate | None
+    reason: SourceReason
+    expected_s: float = 0.0
+    tried_s: float = 0.0
 
 
 class Decider:
@@ -80,12 +143,14 @@ class Decider:
         self._index = index
         self._pods = pods
         self._coordinate = coordinate
+        self.columns = Columns(pods)
         self.reconfigure(placement, p2p)
 
     def reconfigure(self, placement: Placement, p2p: P2P) -> None:
         """Decisions from now on go by these."""
         self._placement = placement
         self._p2p = p2p
+        self.columns.reconfigure((*placement.scorers, *placement.filters))
 
     def decide(self, ask: Ask, tried: Mapping[str, object] | None = None) -> Decision:
         """Choose among the pods that can serve now, less those already tried. Raises NoPodReady."""
@@ -96,22 +161,33 @@ class Decider:
             if self._pods.overloaded(ask.model, ask.only):
                 raise Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
             raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
-        matched = self._match(ask, pods)
-        candidates = self._pods.candidates(pods, matched.cached)
         prompt = ask.prompt
+        matched = match(prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
+        candidates = self._pods.candidates(pods, matched.cached, matched.speculative)
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
             prompt_tokens=prompt.tokens,
             block_size=matched.block_size,
             model=ask.model or "",
+            pulls=self._p2p.enabled and ask.pulls and not ask.is_batch,
+            pull_floor=self._p2p.floor,
+            costs=self._pods.costs,
+            now=self._pods.clock(),
         )
+        if self.columns.wanted:
+            candidates = self.columns.filled(ask, request, candidates, pods)
         placement, coordinate = self._placement, self._coordinate()
-        placed = place(request, candidates, placement.scorers, placement.picker, coordinate=coordinate)
+        placed = place(
+            request, candidates, placement.scorers, placement.picker, coordinate=coordinate, filters=placement.filters
+        )
         chosen = candidates[placed.chosen]
-        source, reason = self._source(ask, request, candidates, chosen)
+        sourced = self._source(ask, request, candidates, chosen)
+        source, reason = sourced.source, sourced.reason
         source_tokens = pullable_tokens(source) if source is not None else 0
         pod = _of(chosen, pods)
+        outlook = matched.outlook(pod.publishers[chosen.rank], source_tokens, prompt)
         return Decision(
+            request=request,
             pod=pod,
             candidates=candidates,
             placed=placed,
@@ -121,36 +197,30 @@ class Decider:
             source_tokens=source_tokens,
             prompt=prompt,
             block_size=matched.block_size,
-            predicted_cached=matched.reused(pod.publishers[chosen.rank], source_tokens, prompt),
+            predicted_cached=outlook.reused,
+            uncached_tokens=outlook.uncached,
+            uncached_square=outlook.square,
+            prompts=matched.prompts(pod, ask.model),
+            expected_s=sourced.expected_s,
+            tried_s=sourced.tried_s,
         )
 
-    def _source(
-        self, ask: Ask, request: PlacementRequest, candidates: list[Candidate], chosen: Candidate
-    ) -> tuple[Candidate | None, SourceReason]:
+    def uncached_at_best(self, ask: Ask) -> int:
+        """Prompt tokens that the pod with most of them would compute, as far as the prompt is known. As `match`."""
+        pods = self._pods.serving(ask.model, only=ask.only)
+        matched = match(ask.prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
+        most = max((cached.any for cached in matched.cached.values()), default=0)
+        return max(0, (ask.prompt.tokens or 0) - most)
+
+    def _source(self, ask: Ask, request: PlacementRequest, candidates: list[Candidate], chosen: Candidate) -> _Sourced:
         if not self._p2p.enabled:
-            return None, "disabled"
+            return _Sourced(None, "disabled")
         if not ask.pulls:
-            return None, "endpoint"
+            return _Sourced(None, "endpoint")
         if ask.is_batch:
             # The engine would start one pull per sequence under one kv_request_id, which must be unique.
-            return None, "batch"
-        sampled = sample_source(request.request_id, request.block_size, candidates)
-        decision: SourceDecision = choose_source(
-            sampled, chosen, min_cached_token_delta=self._p2p.min_cached_token_delta
-        )
-        return decision.source, decision.reason
-
-    def _match(self, ask: Ask, pods: Iterable[Pod]) -> _Matched:
-        """What each publisher holds of the request's sequences, in each block size that its model's blocks have."""
-        model, salt, match = ask.model, ask.peek.cache_salt, self._index.match
-        namespaces = () if model is None else {pod.models[model].namespace for pod in pods}
-        sizes = [(namespace, self._index.block_sizes(namespace)) for namespace in namespaces]
-        largest = max([known[-1] for _, known in sizes if known], default=_DEFAULT_BLOCK_SIZE)
-        found: list[tuple[int, dict[Publisher, Cached]]] = []
-        for tokens in ask.prompt.sequences:
-            cached = [match({size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
-            found.append((len(tokens), _summed(cached)))
-        return _Matched(largest, found)
+            return _Sourced(None, "batch")
+        return _Sourced(*self._p2p.source.choose(request, candidates, chosen))
 
 
 def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:
@@ -158,83 +228,3 @@ def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:
         if pod.url == candidate.pod:
             return pod
     raise LookupError(candidate.pod)
-
-
-class _Matched:
-    """Cached tokens per publisher, summed over a request's sequences, and what of them its engine will reuse.
-
-    `found` holds, for each sequence, its length and what was found of it.
-    """
-
-    def __init__(self, block_size: int, found: list[tuple[int, dict[Publisher, Cached]]]) -> None:
-        self.block_size = block_size
-        self.cached = found[0][1] if len(found) == 1 else _summed([cached for _, cached in found])
-        self._found = found
-
-    def reused(self, publisher: Publisher, source_tokens: int, prompt: Prompt) -> int | None:
-        """What the engine will report as cached; a source only exists for a single sequence."""
-        if prompt.tokens_from == "none":
-            return None
-        more = not prompt.whole  # the last token known is not the prompt's last
-        reused = 0
-        for tokens, cached in self._found:
-            reused += reused_tokens(cached.get(publisher, _NOTHING), source_tokens, tokens + more, self.block_size)
-        return reused
-
-
-def _summed(found: Sequence[dict[Publisher, Cached]]) -> dict[Publisher, Cached]:
-    if len(found) == 1:
-        return found[0]
-    total: dict[Publisher, Cached] = {}
-    for each in found:
-        for publisher, cached in each.items():
-            total[publisher] = Cached(*map(sum, zip(total.get(publisher, _NOTHING), cached, strict=True)))
-    return total
-
-
-def reused_tokens(cached: Cached, source_tokens: int, tokens: int, block_size: int) -> int:
-    """Prompt tokens, of `tokens`, that an engine will not compute, given what it and its source hold.
-
-    vLLM looks for at most tokens - 1 in its GPU cache, since the last token has to be computed for its logits. Its
-    offloading connector continues from there over all full blocks; a block-aligned prompt found to its end there is
-    reported as cached as a whole (scheduler and offloading connector, 0.32).
-    """
-    reach = max(cached.any, source_tokens)
-    only_gpu_reaches = cached.gpu == reach > max(cached.cpu, source_tokens)
-    return min(reach, (tokens - only_gpu_reaches) // block_size * block_size)
-
-
-def explanation(decision: Decision) -> dict[str, Any]:
-    """The decision as `POST /explain` answers it."""
-    source = decision.source
-    return {
-        "tokens": decision.prompt.tokens,
-        "tokens_from": decision.prompt.tokens_from,
-        "tokens_reason": decision.prompt.reason or None,
-        "block_size": decision.block_size,
-        "candidates": [
-            {
-                "pod": candidate.pod,
-                "rank": candidate.rank,
-                "cached_tokens": {
-                    "gpu": candidate.gpu_tokens,
-                    "cpu": candidate.cpu_tokens,
-                    "any": candidate.any_tokens,
-                },
-                "credit": candidate.credit,
-                "waiting": candidate.waiting,
-                "running": candidate.running,
-                "kv_usage": candidate.kv_usage,
-                "in_flight_requests": candidate.in_flight_requests,
-                "in_flight_tokens": candidate.in_flight_tokens,
-                "scores": {name: scores[i] for name, scores in decision.placed.scores.items()},
-                "total": decision.placed.totals[i],
-            }
-            for i, candidate in enumerate(decision.candidates)
-        ],
-        "chosen": decision.chosen.pod,
-        "chosen_rank": decision.chosen.rank,
-        "predicted_cached_tokens": decision.predicted_cached,
-        "source": source and {"pod": source.pod, "rank": source.rank, "cached_tokens": decision.source_tokens},
-        "source_reason": decision.source_reason,
-    }

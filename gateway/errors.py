@@ -6,18 +6,27 @@ any `GatewayError` into OpenAI's error body. Nothing between them catches.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+Rejection = Literal["queue_full", "timeout", "displaced"]
+_WHY: Mapping[Rejection, str] = {
+    "queue_full": "Every pod has enough to do, and as many requests wait as may.",
+    "timeout": "Every pod had enough to do for as long as a request may wait.",
+    "displaced": "Every pod has enough to do, and this request's place among those that wait went to another.",
+}
 
 
 class GatewayError(Exception):
     """An answer in the making: HTTP status, OpenAI error type, a short machine-readable code.
 
-    `refused` is the reason, as counted, where the gateway refuses what it could do.
+    `refused` is the reason, as counted, where the gateway refuses what it could do. `headers` go with the answer.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
+    headers: Mapping[str, str] = {}
 
     def __init__(self, message: str, *, code: str, param: str | None = None, refused: str | None = None) -> None:
         super().__init__(message)
@@ -93,6 +102,20 @@ class RateLimited(GatewayError):
 
     status = 429
     type = "rate_limit_error"
+
+
+class NotAdmitted(GatewayError):
+    """Pods that could serve take no more now, and it could not wait until they do. `code` says why.
+
+    `retry_after`: in seconds.
+    """
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, reason: Rejection, *, retry_after: int) -> None:
+        super().__init__(_WHY[reason], code=reason)
+        self.headers = {"Retry-After": str(retry_after), "x-gateway-rejected": reason}
 
 
 class NoPodReady(GatewayError):

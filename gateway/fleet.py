@@ -90,7 +90,8 @@ class Fleet:
         """Nothing is known any more of what these pods hold; `removed` are not in the table any more either."""
         for name in names:
             self._index.remove_pod(name)
-            self._pods.agreement.forget(name)
+            self._pods.forget(name)
+        self._pods.prune()
         for pod in removed:
             _log.info("pod removed", pod=pod.name, requests=pod.requests)
             if self._group is not None:
@@ -102,6 +103,7 @@ class Fleet:
             await asyncio.sleep(_LOOK_AGAIN_S)
         if pod.name not in self._pods:
             self._metrics.forget(pod.name)
+            self._pods.prune()
 
     async def _supervise(self, pod: Pod) -> None:
         task = asyncio.current_task()
@@ -130,8 +132,9 @@ class Fleet:
     def _forget(self, pod: Pod, reason: str) -> None:
         _log.warning("pod left", pod=pod.name, reason=reason)
         self._index.remove_pod(pod.name)
-        self._pods.agreement.forget(pod.name)
+        self._pods.forget(pod.name)
         pod.left(reason)
+        self._pods.changed(pod)
 
     async def _until_up(self, pod: Pod) -> tuple[list[EventSource], float | None]:
         while True:
@@ -146,12 +149,14 @@ class Fleet:
                 await self._pause(pod)
                 continue
             self._metrics.polls.labels(pod.name, "ok").inc()
-            pod.joined(models, tuple(s.rank for s in sources) or tuple(range(pod.spec.data_parallel_size)))
+            ranks = tuple(s.rank for s in sources) or tuple(range(pod.spec.data_parallel_size))
+            pod.joined(models, ranks, publishes=bool(sources))
             pod.load, pod.load_at = metrics.load, self._pods.clock()
             pod.started = metrics.started
             for rank in pod.ranks:
                 self._index.add_publisher(Publisher(pod.name, rank), pod.base_model)
             self._resume(pod, sources)
+            self._pods.changed(pod)
             _log.info("pod ready", pod=pod.name, models=list(models), event_streams=len(sources))
             if not sources:
                 _log.warning("pod publishes no KV events: placed by load alone, and never a source", pod=pod.name)
@@ -195,6 +200,7 @@ class Fleet:
             pod.suspect = False
             pod.load, pod.load_at = metrics.load, self._pods.clock()
             self._note_progress(pod, metrics)
+            self._pods.changed(pod)
             for verdict in pod.audited(moves, metrics.counted, pod.load_at):
                 self._metrics.audits.labels(pod.name, verdict).inc()
 

@@ -12,16 +12,18 @@ from msgspec.structs import replace
 
 from config.schema import Limits
 from gateway import bodies
+from gateway.admission import Admission
 from gateway.bodies import Body, Upload
 from gateway.credentials import Credentials
 from gateway.decision import Ask, Decider, Decision
-from gateway.drain import Drain
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
 from gateway.front.request import Request
 from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
 from gateway.leases import Lease
+from gateway.links import Links
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
+from gateway.placements import Placements
 from gateway.pods import Pod, PodTable
 from gateway.proxy import Attempt, Proxy, to_pod
 from gateway.retries import RetryBudget
@@ -49,7 +51,7 @@ class Handler:
         credentials: Credentials,
         metrics: Metrics,
         limits: Limits,
-        drain: Drain,
+        admission: Admission,
     ) -> None:
         self._pods = pods
         self.tokenizer = tokenizer
@@ -60,8 +62,11 @@ class Handler:
         self._limits = limits
         self._budget = RetryBudget(limits.retry_budget)
         self._responses = Responses(pods)
-        self.understanding = Understanding(pods, tokenizer)
-        self.drain = drain
+        self._placements = Placements(decider, metrics)
+        self.links = Links(pods)
+        self.understanding = Understanding(pods, tokenizer, decider.columns.sessions)
+        self.drain = admission.drain
+        self._admission = admission
 
     def reconfigure(self, limits: Limits) -> None:
         """Requests from now on have these."""
@@ -77,6 +82,8 @@ class Handler:
         record.model = ask.model or ""
         self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
         learn = self._learner(request, endpoint, ask)
+        if self._admission.on and ask.computes:
+            await self._admission.admit(request, ask)
         if ask.response_id is not None:
             return await self._where_it_is(request, ask, body, record, learn)
         self._budget.began()
@@ -164,7 +171,8 @@ class Handler:
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
         expected = _expected(decision, ask, record)
-        with self._pods.leased(pod, chosen.rank, decision.uncached_tokens, expected) as lease:
+        record.placed, record.predicted_ttft = time.monotonic(), decision.predicted_s if ask.timely else None
+        with decision.leased(self._pods, expected, streams=ask.timely) as lease:
             attempt = Attempt(
                 *self._to_send(request, decision, ask, body, record),
                 not_here=not_here,
@@ -185,6 +193,9 @@ class Handler:
                 if not ask.computes:  # what it tells was told before, with the answer that computed it
                     record.reported_prompt = record.reported_completion = record.reported_cached = None
                     record.engine_error = ""
+                self.links.pulled(decision.source, chosen)
+            if not (record.broken or record.engine_error):
+                lease.completed()
             if record.broken and not (isinstance(body, Upload) and body.fault is not None):
                 lease.failed(self._pods.clock(), suspect=True)
                 return
@@ -200,7 +211,7 @@ class Handler:
         if error.blames:
             lease.failed(self._pods.clock(), suspect=True)
         else:
-            lease.first_byte()
+            lease.first_byte(computed=False)
         error.agreed = again()
         if isinstance(error, EngineFailed):
             if error.agreed:
@@ -234,6 +245,7 @@ class Handler:
         began = time.perf_counter()
         decision = self._decider.decide(ask, tried)
         self._metrics.decision.observe(time.perf_counter() - began)
+        self._placements.made(ask, decision)
         self._metrics.pulls.labels(decision.source_reason).inc()
         record.attempts += 1
         record.pod = decision.pod.name
@@ -245,7 +257,7 @@ class Handler:
         # Of a batch, engines report the cached tokens of one sequence only.
         record.predicted_cached = decision.predicted_cached if whole and not ask.is_batch else None
         if record.source:
-            self._metrics.pulled_tokens.labels(record.source).inc(decision.source_tokens - decision.chosen.any_tokens)
+            self._metrics.pulled_tokens.labels(record.source).inc(decision.pulled_tokens)
         return decision
 
     def _learner(self, request: Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:

@@ -71,8 +71,10 @@ class Intake:
             self._report_once("undecodable", str(error))
             return
         self.count("applied")
-        self._stream.last_event_at = time.monotonic()
-        effects = msgspec.structs.asdict(self._index.apply(self._publisher, batch.events))
+        now = self._stream.last_event_at = time.monotonic()
+        applied = self._index.apply(self._publisher, batch.events)
+        self._stream.turnover.applied(applied.stored_blocks, applied.removed_blocks, now)
+        effects = msgspec.structs.asdict(applied)
         for reason, count in (*batch.errors.items(), *effects.items()):
             if count:
                 _child(self._effects, self._metrics.event_effects, self._pod.name, reason).inc(count)

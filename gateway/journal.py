@@ -55,10 +55,12 @@ class Journal:
             reported_cached=record.reported_cached,
             completion_tokens=record.reported_completion,
             ttft_s=None if record.first_byte is None else round(record.first_byte - record.started, 4),
+            predicted_ttft_s=None if record.predicted_ttft is None else round(record.predicted_ttft, 4),
             duration_s=round(now - record.started, 4),
             bytes=request.sent,
             broken=record.broken or None,
             client=request.remote if self._access_log.shows_clients else None,
+            queued_s=None if record.queued is None else round(record.queued, 4),
         )
 
 

@@ -1,60 +1,161 @@
-"""What a request under way on a pod does to the pod's books: counts, breaker, audit."""
+"""What a request under way on a pod does to the pod's books: counts, breaker, audit, and what it is expected to hold.
+
+Pulls are counted in tokens. How many bytes a token is, only the engine knows, by its model and its cache's data type.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from index import Counted
+from scorers import Answer, Stopwatch, Timed
 
 if TYPE_CHECKING:
-    from gateway.pods import Pod
+    from gateway.admission.saturation import SincePoll
+    from gateway.pods import Pod, PodTable
 
 
 class InFlight:
-    """Requests and uncached prompt tokens placed on one rank and not yet released."""
+    """What this gateway has under way on one rank. Each update is O(1).
 
-    __slots__ = ("requests", "tokens")
+    `requests` count until their end. All else is of requests that have not answered: `unanswered`, how many; `tokens`
+    of their prompts that are to be computed; `square`, the sum of n² - h² over prompts of n tokens of which h are there
+    or pulled, with which the cost of their attention grows; `pulls`, how many of them pull `pulled_tokens` from peers;
+    `serving`, how many on other ranks pull `serving_tokens` from this one. `busy_since` is when `unanswered` last rose
+    from 0, and `answered_at` when the last first byte came; 0.0: never.
+    """
+
+    __slots__ = (
+        "answered_at",
+        "busy_since",
+        "context",
+        "pulled_tokens",
+        "pulls",
+        "requests",
+        "serving",
+        "serving_tokens",
+        "since_poll",
+        "square",
+        "stopwatch",
+        "tokens",
+        "unanswered",
+    )
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.tokens = 0
+        self.requests = self.unanswered = 0
+        self.tokens = self.square = self.context = 0
+        self.pulls = self.pulled_tokens = 0
+        self.serving = self.serving_tokens = 0
+        self.busy_since = self.answered_at = 0.0
+        self.stopwatch = Stopwatch()
+        self.since_poll: SincePoll | None = None  # while requests may have to wait for it
+
+
+class Pull(NamedTuple):
+    """The books of the rank that a request pulls from, and the tokens that it pulls."""
+
+    source: InFlight
+    tokens: int
+
+
+class Predicted(NamedTuple):
+    """What is predicted of a request, to be held against what comes.
+
+    `counted` is what the pod's counters should make of it, `timed` what it makes the pod do; None: nothing is.
+    """
+
+    counted: Counted | None = None
+    timed: Timed | None = None
+
+
+NOTHING_PREDICTED = Predicted()
+
+
+class _Answering(NamedTuple):
+    """A moment, and what decodes on the rank then: requests, and tokens of their prompts."""
+
+    at: float
+    requests: int
+    context: int
+
+    @classmethod
+    def now(cls, counts: InFlight, now: float) -> Self:
+        return cls(now, counts.requests - counts.unanswered, counts.context)
 
 
 class Lease:
-    """One request placed on a pod, and what it does to the pod's books.
+    """One request placed on a pod, and what it does to the pod's books and its source's.
 
-    Tokens are released at the first byte, the request at its end; both once. A lease belongs to the pod's incarnation
-    that it was taken from: a pod that returns starts from zero, and with a breaker of its own. `expected` is what the
-    pod's counters should make of the request, None where that cannot be predicted.
+    What counts until the first byte is released there, at a failure or at the end, whichever is first; the request at
+    its end; all once. A lease belongs to the incarnations of pod and source that it was taken from: a pod that returns
+    starts from zero, and with a breaker of its own. `prompts` are the keys of the blocks that it is about to leave
+    there.
     """
 
-    __slots__ = ("_answered", "_audit", "_breaker", "_counts", "_ended", "_expected", "_pod", "_tokens", "_trial")
+    __slots__ = (
+        "_answered",
+        "_answering",
+        "_audit",
+        "_breaker",
+        "_counts",
+        "_ended",
+        "_expectation",
+        "_expected",
+        "_pod",
+        "_pull",
+        "_sent",
+        "_since_poll",
+        "_square",
+        "_table",
+        "_timed",
+        "_tokens",
+        "_trial",
+        "_unanswered",
+    )
 
-    def __init__(self, pod: Pod, rank: int, tokens: int, now: float, expected: Counted | None = None) -> None:
+    def __init__(
+        self,
+        table: PodTable,
+        pod: Pod,
+        rank: int,
+        tokens: int,
+        *,
+        square: int = 0,
+        prompts: Sequence[array[int]] = (),
+        pull: Pull | None = None,
+        predicted: Predicted = NOTHING_PREDICTED,
+    ) -> None:
+        now = table.clock()
+        self._sent, self._timed = now, predicted.timed
+        self._table = table
         self._pod = pod
         self._breaker = pod.breaker
         self._trial = pod.breaker.began(now)
-        self._counts = pod.in_flight[rank]
-        self._tokens = tokens
-        self._expected = expected
+        self._expected = predicted.counted
         self._audit = pod.streams[rank].audit
         self._audit.sent()
         self._answered = False
         self._ended = False
-        self._counts.requests += 1
-        self._counts.tokens += tokens
+        self._answering: _Answering | None = None
+        self._expectation = table.expected.placed(pod.publishers[rank], prompts) if prompts else None
+        self._counts = pod.in_flight[rank]
+        self._tokens, self._square, self._pull = tokens, square, pull
+        self._take(now)
 
-    def first_byte(self) -> None:
-        """The pod answers: the prompt has been computed."""
-        self._release_tokens()
+    def first_byte(self, *, computed: bool = True) -> None:
+        """The pod answers; `computed` false: it refuses, and has not computed the prompt."""
         if not self._answered:
             self._answered = True
             self._audit.answered(self._expected)
+        self._release(computed=computed)
         self._breaker.succeeded(trial=self._trial)
         self._trial = False
 
     def failed(self, now: float, *, suspect: bool) -> None:
         """The pod did not answer, or broke off. Under suspicion it is polled at once, and meanwhile it is no source."""
+        self._release(computed=False)
         self._breaker.failed(now, trial=self._trial)
         self._trial = False
         if suspect:
@@ -66,16 +167,71 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def completed(self) -> None:
+        """The answer is whole."""
+        if self._answering is not None:
+            now, began = self._table.clock(), self._answering
+            beside = _Answering.now(self._counts, now)
+            terms = Answer(1.0, (began.requests + beside.requests) / 2, (began.context + beside.context) / 2)
+            self._table.costs.answered(terms, now - began.at, now)
+
     def close(self) -> None:
         """The request has ended, however it did."""
         if not self._ended:
             self._ended = True
-            self._release_tokens()
+            self._release(computed=False)
             if not self._answered:
                 self._audit.failed()
             self._breaker.ended(trial=self._trial)
             self._counts.requests -= 1
+            if self._answering is not None and self._timed is not None:
+                self._counts.context -= self._timed.context
+            if self._since_poll is not None:
+                self._since_poll.ended()
 
-    def _release_tokens(self) -> None:
-        self._counts.tokens -= self._tokens
-        self._tokens = 0
+    def _take(self, now: float) -> None:
+        self._unanswered = True
+        counts, pull = self._counts, self._pull
+        self._since_poll = counts.since_poll
+        if self._since_poll is not None:
+            self._since_poll.sent()
+        if not counts.unanswered:
+            counts.busy_since = now
+        counts.requests += 1
+        counts.unanswered += 1
+        counts.tokens += self._tokens
+        counts.square += self._square
+        if pull is not None:
+            counts.pulls += 1
+            counts.pulled_tokens += pull.tokens
+            pull.source.serving += 1
+            pull.source.serving_tokens += pull.tokens
+
+    def _release(self, *, computed: bool) -> None:
+        """The prompt is computed, or will not be."""
+        if not self._unanswered:
+            return
+        self._unanswered = False
+        counts, pull, expectation = self._counts, self._pull, self._expectation
+        counts.unanswered -= 1
+        counts.tokens -= self._tokens
+        counts.square -= self._square
+        if pull is not None:
+            counts.pulls -= 1
+            counts.pulled_tokens -= pull.tokens
+            pull.source.serving -= 1
+            pull.source.serving_tokens -= pull.tokens
+        if self._since_poll is not None:
+            self._since_poll.answered()
+        if computed:
+            now = self._table.clock()
+            if pull is None:  # else it may have answered while another one is computed
+                counts.answered_at = now
+            if self._timed is not None:
+                counts.stopwatch.answered(self._table.costs, self._timed, self._sent, now=now)
+                counts.context += self._timed.context
+                self._answering = _Answering.now(counts, now)
+            if expectation is not None:
+                self._table.expected.answered(expectation, now)
+        elif expectation is not None:
+            self._table.expected.dropped(expectation)

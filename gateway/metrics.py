@@ -22,6 +22,7 @@ from gateway.pods import PodTable
 from index import Publisher, RadixIndex, Tier
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+_PREDICTED_TO_ACTUAL = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _TOKENIZATION_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _DECISION_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
 _VERSION = version("p2p-gateway")  # read from disk, so not when a page is scraped
@@ -37,6 +38,8 @@ class Record(Struct):
     pod: str = ""
     status: int = 500
     first_byte: float | None = None
+    placed: float = 0.0
+    predicted_ttft: float | None = None
     attempts: int = 0
     source: str = ""
     source_reason: str = ""
@@ -51,6 +54,7 @@ class Record(Struct):
     engine_error: str = ""
     rendered_once: bool = False
     key: str = ""
+    queued: float | None = None
 
 
 class Metrics:
@@ -67,6 +71,13 @@ class Metrics:
             "From the request's arrival to the answer's first byte",
             ["model", "pull"],
             buckets=_LATENCY_S,
+            registry=r,
+        )
+        self.ttft_error = Histogram(
+            f"{ns}_ttft_error_ratio",
+            "Predicted time to first token as a multiple of what it then took, both from the placement on",
+            ["pull"],
+            buckets=_PREDICTED_TO_ACTUAL,
             registry=r,
         )
         self.duration = Histogram(
@@ -131,12 +142,30 @@ class Metrics:
             ["pod", "result"],
             registry=r,
         )
+        self.filters_skipped = Counter(
+            f"{ns}_filters_skipped", "Placements for which a filter would have left no pod", ["filter"], registry=r
+        )
+        self.scorer_faults = Counter(
+            f"{ns}_scorer_faults", "Placements for which a scorer failed and counted as neutral", ["scorer"], registry=r
+        )
         self.pulls = Counter(f"{ns}_pulls", "Source choice by outcome", ["outcome"], registry=r)
         self.pulled_tokens = Counter(f"{ns}_pulled_tokens", "Tokens that a named source led by", ["source"], registry=r)
         self.key_requests = Counter(
             f"{ns}_key_requests", "Requests by API key and answer", ["key", "status"], registry=r
         )
         self.refused = Counter(f"{ns}_refused", "What this gateway refused, by reason", ["reason"], registry=r)
+        self.admission_waited = Histogram(
+            f"{ns}_admission_waited_seconds",
+            "How long requests waited that were held back and then let go",
+            buckets=_LATENCY_S,
+            registry=r,
+        )
+        self.admission_rejected = Counter(
+            f"{ns}_admission_rejected",
+            "Requests that could not wait, or not until pods took them",
+            ["reason"],
+            registry=r,
+        )
         self.reloads = Counter(
             f"{ns}_file_reloads", "Changed files that were read again, by result", ["file", "result"], registry=r
         )
@@ -173,6 +202,12 @@ class Metrics:
             ["pod", "result"],
             registry=r,
         )
+        self.costs_file = Counter(
+            f"{ns}_costs_file",
+            "Reads and writes of the file in costs.path, by result",
+            ["action", "result"],
+            registry=r,
+        )
         self.config_reloads = Counter(
             f"{ns}_config_reloads", "SIGHUPs, by what became of the configuration", ["result"], registry=r
         )
@@ -202,7 +237,7 @@ class Metrics:
         if record.key:
             self.key_requests.labels(record.key, record.status).inc()
         if record.first_byte is not None and record.status == 200:
-            self.ttft.labels(model, "named" if record.source else "none").observe(record.first_byte - record.started)
+            self._began(record, model, record.first_byte)
         if not record.pod:
             return
         if record.prompt_tokens is not None:
@@ -215,6 +250,13 @@ class Metrics:
             self.engine_errors.labels(record.pod, record.engine_error).inc()
         if record.predicted_cached is not None and record.reported_cached is not None:
             self._compare(record.pod, record.predicted_cached, record.reported_cached)
+
+    def _began(self, record: Record, model: str, first_byte: float) -> None:
+        pull = "named" if record.source else "none"
+        self.ttft.labels(model, pull).observe(first_byte - record.started)
+        taken = first_byte - record.placed
+        if record.predicted_ttft is not None and taken > 0 and not record.engine_error:
+            self.ttft_error.labels(pull).observe(record.predicted_ttft / taken)
 
     def _compare(self, pod: str, predicted: int, reported: int) -> None:
         self.predicted.labels(pod).inc(predicted)
@@ -231,6 +273,8 @@ class _State(Collector):
         self._index = index
         self.resent: Callable[[], int] = int  # who counts them; until then nobody, 0
         self.lost_lines: Callable[[], int] = int
+        self.waiting: Callable[[], int] = int
+        self.slow_links: Callable[[], int] = int
         self.local_models: Callable[[], Iterable[tuple[str, bool]]] = tuple
         self.asks_for_tokens: Callable[[str], bool] = lambda _: True
 
@@ -257,6 +301,12 @@ class _State(Collector):
             "p2p_gateway_resent_requests",
             "Requests sent again to their pod since it closed the idle connection they went out on",
             value=self.resent(),
+        )
+        yield GaugeMetricFamily(
+            "p2p_gateway_admission_queue", "Requests held back until pods take them", value=self.waiting()
+        )
+        yield GaugeMetricFamily(
+            "p2p_gateway_slow_links", "Pairs whose pulls take much longer than they did", value=self.slow_links()
         )
         yield CounterMetricFamily(
             "p2p_gateway_log_lost_lines", "Lines of the log that could not be written", value=self.lost_lines()
@@ -286,6 +336,11 @@ class _State(Collector):
         tokens = GaugeMetricFamily(
             "p2p_gateway_in_flight_tokens", "Uncached prompt tokens that have not answered yet", labels=["pod", "rank"]
         )
+        pulls = GaugeMetricFamily(
+            "p2p_gateway_in_flight_pulls",
+            "Requests that have not answered yet and pull: to the pod (in), from it (out)",
+            labels=["pod", "rank", "direction"],
+        )
         now = self._pods.clock()
         for pod in self._pods:
             up.add_metric([pod.name], pod.state == "ready")
@@ -297,10 +352,17 @@ class _State(Collector):
             for rank, counts in pod.in_flight.items():
                 requests.add_metric([pod.name, str(rank)], counts.requests)
                 tokens.add_metric([pod.name, str(rank)], counts.tokens)
-        yield from (up, breaker, stalled, strangers, silent, takes, requests, tokens)
+                pulls.add_metric([pod.name, str(rank), "in"], counts.pulls)
+                pulls.add_metric([pod.name, str(rank), "out"], counts.serving)
+        yield from (up, breaker, stalled, strangers, silent, takes, requests, tokens, pulls)
 
     def _per_stream(self) -> Iterator[Metric]:
         blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])
+        prefill = GaugeMetricFamily(
+            "p2p_gateway_prefill_seconds_per_token",
+            "What a token of a prompt is believed to take, by what prompts there took",
+            labels=["pod", "rank"],
+        )
         age = GaugeMetricFamily("p2p_gateway_kv_event_age_seconds", "Since the last event", labels=["pod", "rank"])
         certain = GaugeMetricFamily(
             "p2p_gateway_kv_stream_certain", "1 while no event is known to be missing", labels=["pod", "rank"]
@@ -317,6 +379,7 @@ class _State(Collector):
             for rank in pod.ranks:
                 for tier, count in self._index.blocks(Publisher(pod.name, rank)).items():
                     blocks.add_metric([pod.name, str(rank), TIER_NAMES[tier]], count)
+                prefill.add_metric([pod.name, str(rank)], self._pods.costs.prefill((pod.url, rank)).token)
             for rank, stream in pod.streams.items():
                 labels = [pod.name, str(rank)]
                 if stream.last_event_at is not None:
@@ -325,4 +388,4 @@ class _State(Collector):
                 credit.add_metric(labels, stream.trust.credit(now))
                 gaps.add_metric(labels, stream.gaps)
                 restarts.add_metric(labels, stream.restarts)
-        yield from (blocks, age, certain, credit, gaps, restarts)
+        yield from (blocks, prefill, age, certain, credit, gaps, restarts)

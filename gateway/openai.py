@@ -45,6 +45,9 @@ class Peek(Struct):
     truncate_prompt_tokens: Raw | UnsetType = UNSET
     prompt_embeds: Raw | UnsetType = UNSET
     echo: Raw | UnsetType = UNSET
+    prompt_cache_key: Raw | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
+    user: Raw | UnsetType = UNSET
 
     @property
     def sequences(self) -> int:

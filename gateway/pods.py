@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -16,14 +17,31 @@ from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
-from gateway.leases import InFlight, Lease
+from gateway.leases import NOTHING_PREDICTED, InFlight, Lease, Predicted, Pull
 from gateway.progress import Progress, Work
-from index import Audit, Cached, Counted, Publisher, Trust
+from index import Audit, Cached, Counted, Expected, Publisher, Trust, Turnover
+from index import Sequence as SequenceNumbers
 from index.audit import Verdict
-from scorers import Candidate
+from scorers import AdapterState, Candidate, Costs
 
 PodState = Literal["starting", "ready", "down"]
 _NOTHING_CACHED = Cached(0, 0, 0)
+
+
+class Adapters(NamedTuple):
+    """The LoRA adapters of a pod's requests, and for how many at once a batch has slots."""
+
+    slots: int
+    running: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+
+    def state(self, name: str) -> AdapterState:
+        """Where the adapter stands. Those that are waited for take free slots first."""
+        if name in self.running:
+            return "loaded"
+        if len(self.running | self.waiting) < self.slots:
+            return "slot"
+        return "waiting" if name in self.waiting else "full"
 
 
 class Load(NamedTuple):
@@ -32,10 +50,13 @@ class Load(NamedTuple):
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
+    adapters: Adapters | None = None
 
 
 _UNKNOWN_LOAD = Load()
 _NO_WORK = Work()
+_TIERED = True
+_NOTHING_EXPECTED: Mapping[Publisher, int] = {}
 
 
 class Model(NamedTuple):
@@ -65,8 +86,29 @@ class EventStream(Struct):
     gaps: int = 0
     restarts: int = 0
     certain: bool = False
+    lost: int = 0
+    followed_at: float | None = None  # when `last_seq` last changed
     trust: Trust = field(default_factory=Trust)
+    turnover: Turnover = field(default_factory=Turnover)
     audit: Audit = field(default_factory=Audit)
+
+    def follows(self, numbers: SequenceNumbers, now: float) -> None:
+        """The sequence numbers say this of it now. Claims of a stream with more missing for good lose credit."""
+        if numbers.certain:
+            self.trust.restored()
+        elif numbers.lost > self.lost:
+            self.trust.lost(now, self._missed_s(numbers, now))
+        if numbers.last_applied != self.last_seq or numbers.restarts > self.restarts:
+            self.followed_at = now
+        self.last_seq, self.gaps, self.restarts = numbers.last_applied, numbers.gaps, numbers.restarts
+        self.certain, self.lost = numbers.certain, numbers.lost
+
+    def _missed_s(self, numbers: SequenceNumbers, now: float) -> float | None:
+        """Of the time since the last batches, as large a share as of the batches since is lost; None: nobody knows."""
+        if self.followed_at is None or self.last_seq is None or numbers.restarts > self.restarts:
+            return None
+        published = (numbers.last_applied or 0) - self.last_seq
+        return (now - self.followed_at) * (numbers.lost - self.lost) / published
 
 
 class Restored(NamedTuple):
@@ -92,12 +134,14 @@ class Pod:
         self.models: dict[str, Model] = {}
         self.ranks: tuple[int, ...] = tuple(range(spec.data_parallel_size))
         self.publishers: dict[int, Publisher] = {}
+        self.publishes = True
         self.load: dict[int, Load] = {}
         self.load_at = 0.0
         self.streams: dict[int, EventStream] = {}
         self.started: float | None = None
         self.restored: Restored | None = None
         self.in_flight: dict[int, InFlight] = {}
+        self.cold_turns: dict[int, int] = {}
         self.takes_token_ids = False
         self.renders: bool | None = None  # None: not asked yet
         self.breaker = Breaker(failures=breaker.failures, cooldown=breaker.cooldown)
@@ -112,12 +156,17 @@ class Pod:
         self._breaker_config = breaker
         self.breaker.reconfigure(failures=breaker.failures, cooldown=breaker.cooldown)
 
-    def joined(self, models: Mapping[str, Model], ranks: tuple[int, ...]) -> None:
-        """The pod can serve. Counts start from zero: nothing of an earlier incarnation is under way on this one."""
+    def joined(self, models: Mapping[str, Model], ranks: tuple[int, ...], *, publishes: bool = True) -> None:
+        """The pod can serve. Counts start from zero: nothing of an earlier incarnation is under way on this one.
+
+        `publishes`: whether it tells of its blocks. Of one that does not, nothing is expected either.
+        """
         self.models = dict(models)
         self.ranks = ranks
         self.publishers = {rank: Publisher(self.name, rank) for rank in ranks}
+        self.publishes = publishes
         self.in_flight = {rank: InFlight() for rank in ranks}
+        self.cold_turns = {}
         self.streams = {rank: EventStream() for rank in ranks}
         self._progress = {rank: Progress() for rank in ranks}
         self.stalled = False
@@ -177,7 +226,10 @@ class Pod:
 
 
 class PodTable:
-    """All configured pods, by name, and what is known between them."""
+    """All configured pods, by name, and what is known between them.
+
+    `changed` is called with a pod that has come or is gone, and after each poll.
+    """
 
     def __init__(
         self,
@@ -188,7 +240,10 @@ class PodTable:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agreement = Agreement()
+        self.costs = Costs()
+        self.expected = Expected()
         self.clock = clock
+        self.changed: Callable[[Pod], None] = _told_nobody
         self.reconfigure(pods, max_load_age=max_load_age, max_requests=max_requests)
 
     def reconfigure(self, pods: Iterable[Pod], *, max_load_age: float, max_requests: int | None) -> None:
@@ -205,6 +260,11 @@ class PodTable:
 
     def __getitem__(self, name: str) -> Pod:
         return self._pods[name]
+
+    @property
+    def oldest_load(self) -> float:
+        """Load that was polled before this counts as unknown."""
+        return self.clock() - self._max_load_age
 
     @property
     def ready(self) -> bool:
@@ -253,36 +313,84 @@ class PodTable:
         ready = [pod for pod in pods if pod.state == "ready" and (model is None or model in pod.models)]
         return ready if only is None else [pod for pod in ready if pod.name in only]
 
-    def candidates(self, pods: Iterable[Pod], cached: Mapping[Publisher, Cached]) -> list[Candidate]:
-        """One candidate per rank. O(ranks)."""
+    def candidates(
+        self,
+        pods: Iterable[Pod],
+        cached: Mapping[Publisher, Cached],
+        speculative: Mapping[Publisher, int] = _NOTHING_EXPECTED,
+    ) -> list[Candidate]:
+        """One candidate per rank; `speculative` are the tokens expected there. O(ranks)."""
         now = self.clock()
         oldest = now - self._max_load_age
         return [
-            _candidate(pod, rank, cached.get(pod.publishers[rank], _NOTHING_CACHED), pod.rank_load(rank, oldest), now)
+            _candidate(
+                pod,
+                rank,
+                cached.get(pod.publishers[rank], _NOTHING_CACHED),
+                speculative.get(pod.publishers[rank], 0) if speculative else 0,
+                pod.rank_load(rank, oldest),
+                now,
+            )
             for pod in pods
             for rank in pod.ranks
         ]
 
-    def leased(self, pod: Pod, rank: int, uncached_tokens: int, expected: Counted | None = None) -> Lease:
-        """A request under way on a pod for as long as the lease's context lasts."""
-        return Lease(pod, rank, uncached_tokens, self.clock(), expected)
+    def leased(
+        self,
+        pod: Pod,
+        rank: int,
+        uncached_tokens: int,
+        *,
+        square: int = 0,
+        prompts: Sequence[array[int]] = (),
+        pull: Pull | None = None,
+        predicted: Predicted = NOTHING_PREDICTED,
+    ) -> Lease:
+        """A request under way on a pod for as long as the lease's context lasts; see `Lease` and `InFlight`."""
+        return Lease(self, pod, rank, uncached_tokens, square=square, prompts=prompts, pull=pull, predicted=predicted)
+
+    def forget(self, name: str) -> None:
+        """The pod has left, and may come back as another: nothing is known of what it holds, or will."""
+        self.agreement.forget(name)
+        self.expected.forget(name)
+        if name in self._pods:
+            self.costs.parted(self._pods[name].url)
+
+    def prune(self) -> None:
+        """Costs of pods that are not in the table are not worth keeping. O(pairs)."""
+        self.costs.keep(pod.url for pod in self)
 
 
-def _candidate(pod: Pod, rank: int, cached: Cached, load: Load, now: float) -> Candidate:
-    counts = pod.in_flight[rank]
+def _told_nobody(_: Pod) -> None:
+    pass
+
+
+def _candidate(pod: Pod, rank: int, cached: Cached, speculative: int, load: Load, now: float) -> Candidate:
+    counts, stream = pod.in_flight[rank], pod.streams[rank]
     host, port = (None, None) if pod.p2p is None or pod.suspect or pod.stalled else pod.p2p
-    return Candidate(
-        pod=pod.url,
-        rank=rank,
-        p2p_host=host,
-        p2p_port=None if port is None else port + rank,
-        gpu_tokens=cached.gpu,
-        cpu_tokens=cached.cpu,
-        any_tokens=cached.any,
-        credit=pod.streams[rank].trust.credit(now),
-        waiting=load.waiting,
-        running=load.running,
-        kv_usage=load.kv_usage,
-        in_flight_requests=counts.requests,
-        in_flight_tokens=counts.tokens,
+    return Candidate(  # by position: a call with more than 15 names goes by way of a dict, in four times the time
+        pod.url,
+        rank,
+        host,
+        None if port is None else port + rank,
+        cached.gpu,
+        cached.cpu,
+        cached.any,
+        stream.trust.credit(now),
+        speculative,
+        _TIERED,
+        load.waiting,
+        load.running,
+        load.kv_usage,
+        counts.requests,
+        counts.tokens,
+        counts.unanswered,
+        counts.square,
+        counts.context,
+        now - max(counts.answered_at, counts.busy_since) if counts.unanswered else 0.0,
+        counts.pulls,
+        counts.pulled_tokens,
+        counts.serving,
+        counts.serving_tokens,
+        stream.turnover.share,
     )

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from config.schema import PodConfig, Poll, join_address, tcp_address
 from gateway.errors import PodRejected
-from gateway.pods import Load, Model
+from gateway.pods import Adapters, Load, Model
 from gateway.progress import Work
 from gateway.upstream import PodApi, decoded
 from index import Counted
@@ -30,12 +30,15 @@ _COUNTERS = (
     ("gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total", ""),
 )
 _GAUGES = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc")
+_ADAPTERS = b"lora_requests_info"  # its labels say it, a series for each state there was; its value is when that was
 _READ = [*_GAUGES, "generation_tokens_total", *filter(None, chain(*_COUNTERS))]
 _SAMPLE = re.compile(
-    rb"^vllm:(%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), _NUMBER),
+    rb"^vllm:(%b|%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), _ADAPTERS, _NUMBER),
     re.MULTILINE,
 )
 _ENGINE = re.compile(rb'engine="(\d{1,9})"')
+_SLOTS = re.compile(rb'\bmax_lora="(\d{1,9})"')
+_RUNNING, _WAITING = (re.compile(rb'\b%b_lora_adapters="([^"]*)"' % kind) for kind in (b"running", b"waiting"))
 _STARTED = re.compile(rb"^process_start_time_seconds %b" % _NUMBER, re.MULTILINE)
 # Ids any vocabulary has, enough of them for a block of any usual size.
 _PROBE = [100 + i % 300 for i in range(272)]
@@ -139,24 +142,41 @@ class Poller:
 def parse_metrics(page: bytes) -> Metrics:
     """O(len(page)). Ranks are vLLM's `engine` labels; a page without them speaks of rank 0."""
     values: dict[int, dict[str, float]] = {}
+    told = 0.0, b""  # of adapters: when, and what
     for name, labels, value in _SAMPLE.findall(page):
+        if name == _ADAPTERS:
+            told = max(told, (float(value), labels))
+            continue
         engine = _ENGINE.search(labels)
         values.setdefault(int(engine[1]) if engine else 0, {})[name.decode()] = float(value)
+    adapters = _adapters(told[1])
     started = _STARTED.search(page)
     return Metrics(
-        {rank: load for rank, found in values.items() if (load := _load(found)) != Load()},
+        {rank: load for rank, found in values.items() if (load := _load(found, adapters)) != Load()},
         float(started[1]) if started else None,
         {rank: counted for rank, found in values.items() if (counted := _counted(found))},
         {rank: work for rank, found in values.items() if (work := _work(found)) != Work()},
     )
 
 
-def _load(found: Mapping[str, float]) -> Load:
+def _adapters(labels: bytes) -> Adapters | None:
+    """What the labels of a series say; None where that is not how many slots there are."""
+    slots = _SLOTS.search(labels)
+    return None if slots is None else Adapters(int(slots[1]), _names(_RUNNING, labels), _names(_WAITING, labels))
+
+
+def _names(label: re.Pattern[bytes], labels: bytes) -> frozenset[str]:
+    found = label.search(labels)
+    return frozenset(found[1].decode("utf-8", "replace").split(",") if found and found[1] else ())
+
+
+def _load(found: Mapping[str, float], adapters: Adapters | None) -> Load:
     waiting, running = found.get("num_requests_waiting"), found.get("num_requests_running")
     return Load(
         None if waiting is None else int(waiting),
         None if running is None else int(running),
         found.get("kv_cache_usage_perc"),
+        adapters,
     )
 
 

@@ -28,6 +28,7 @@ from gateway.upstream import as_pod_error
 from gateway.wire import Answer, Origin, Pool, WireError
 
 _UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
+_MULTIPLE_CHOICES = 300  # the first status that is no success
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 
 
@@ -87,7 +88,7 @@ class Proxy:
                 await self._send(request, attempt) as answer,
             ):
                 if answer.status == attempt.not_here:
-                    lease.first_byte()
+                    lease.first_byte(computed=False)
                     raise NotHere(f"{where} answered {answer.status}", code="not_here")
                 chunk = await self._beginning(answer, attempt, lease, where)
                 record.first_byte = time.monotonic()
@@ -130,7 +131,7 @@ class Proxy:
                 if attempt.elsewhere(error):
                     raise error
         if error is None:
-            lease.first_byte()
+            lease.first_byte(computed=status < _MULTIPLE_CHOICES)
         return chunk
 
     def _send(self, request: Request, attempt: Attempt) -> Awaitable[Answer]:

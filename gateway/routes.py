@@ -17,8 +17,9 @@ from config.schema import Limits
 from gateway import snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
-from gateway.decision import Decider, explanation
+from gateway.decision import Decider
 from gateway.errors import GatewayError, ModelNotFound, RequestError
+from gateway.explained import explanation
 from gateway.front.request import ClientLeftError, Request, reset
 from gateway.front.unusual import ASKED, Unusual
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
@@ -26,7 +27,7 @@ from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, Journal
 from gateway.metrics import Metrics
 from gateway.pods import PodTable
-from gateway.shown import model_card, pod_row
+from gateway.shown import link_rows, model_card, pod_row
 from gateway.surface import ENDPOINTS, OTHER
 from gateway.understand import asked_about
 from index import RadixIndex
@@ -216,7 +217,8 @@ class Routes:
             pod_row(pod, self._pods, self._index) | {"tokenizer": self._handler.tokenizer.state(pod.name)}
             for pod in self._pods
         ]
-        return _json({"pods": rows, "models": list(self._handler.tokenizer.shown())})
+        models = list(self._handler.tokenizer.shown())
+        return _json({"pods": rows, "links": link_rows(self._pods), "models": models})
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a body would get now, at `?path=` or as a completion. Nothing is forwarded."""

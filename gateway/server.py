@@ -43,6 +43,7 @@ class Running:
     gateway: Gateway
     fleet_task: asyncio.Task[None]
     watch_task: asyncio.Task[None]
+    costs_task: asyncio.Task[None]
     sites: list[Site]
     config: Config
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,8 +78,9 @@ async def running(config: Config, *, restore: str | None = None) -> AsyncIterato
     async with gateway(config) as parts, AsyncExitStack() as stack:
         if restore is not None:
             await snapshot.restore(restore, parts.index, parts.pods, parts.metrics)
-        fleet, watch = _beside(parts)
-        stack.push_async_callback(_end, fleet, watch)
+        await parts.costs_file.load()
+        beside = _beside(parts)
+        stack.push_async_callback(_end, *beside)
         sites, admin_url = [], None
         if parts.admin is not None and config.admin.port is not None:
             site, admin_url = await _listen(stack, config.limits, parts, parts.admin, config.admin, "$.admin")
@@ -86,7 +88,7 @@ async def running(config: Config, *, restore: str | None = None) -> AsyncIterato
         site, url = await _listen(
             stack, config.limits, parts, parts.application, config.listen, "$.listen", parts.service
         )
-        server = Running(url, admin_url, parts, fleet, watch, [site, *sites], config)
+        server = Running(url, admin_url, parts, *beside, [site, *sites], config)
         stack.push_async_callback(_drain, server, site)
         yield server
 
@@ -106,7 +108,7 @@ async def serve(config: Config, *, restore: str | None = None, file: ConfigFile 
         _log.info("serving", url=server.url, **told, pods=len(config.pods))
         stopped = asyncio.create_task(stop.wait())
         reloads = asyncio.create_task(_reload(server, file, changed))
-        beside = (server.fleet_task, server.watch_task)
+        beside = (server.fleet_task, server.watch_task, server.costs_task)
         await asyncio.wait([stopped, reloads, *beside], return_when=asyncio.FIRST_COMPLETED)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.hurry.set)
@@ -130,8 +132,12 @@ async def _reload(server: Running, file: ConfigFile | None, changed: asyncio.Eve
             logs.configure(server.config.log)
 
 
-def _beside(parts: Gateway) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
-    return asyncio.create_task(parts.fleet.run(), name="fleet"), asyncio.create_task(parts.watch.run(), name="watch")
+def _beside(parts: Gateway) -> tuple[asyncio.Task[None], asyncio.Task[None], asyncio.Task[None]]:
+    return (
+        asyncio.create_task(parts.fleet.run(), name="fleet"),
+        asyncio.create_task(parts.watch.run(), name="watch"),
+        asyncio.create_task(parts.costs_file.run(), name="costs"),
+    )
 
 
 async def _end(*tasks: asyncio.Task[None] | asyncio.Task[bool]) -> None:
@@ -146,6 +152,7 @@ async def _drain(server: Running, site: Site) -> None:
     drain.leaving = True
     await _unless(server.hurry, limits.drain_delay)
     drain.refusing = True
+    server.gateway.admission.refuse()
     if not (left := await _left(site, limits.drain_timeout, server.hurry)):
         return
     _log.warning("not drained: what is under way is cut off", connections=left)

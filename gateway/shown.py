@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from config.schema import join_address
+from gateway.leases import InFlight
 from gateway.metrics import TIER_NAMES
 from gateway.pods import Model, Pod, PodTable
 from index import Publisher, RadixIndex
+from scorers import Costs
 
 
 def model_card(models: Iterable[Model]) -> msgspec.Raw:
@@ -39,15 +41,20 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
     blocks = {name: sum(tiers[tier] for tiers in held) for tier, name in TIER_NAMES.items()}
     ranks = []
     for rank in pod.ranks:
-        load, counts, stream = pod.load.get(rank), pod.in_flight.get(rank), pod.streams.get(rank)
+        load, counts, stream = pod.load.get(rank), pod.in_flight.get(rank, _NOTHING), pod.streams.get(rank)
         ranks.append(
             {
                 "rank": rank,
                 "waiting": load and load.waiting,
                 "running": load and load.running,
                 "kv_usage": load and load.kv_usage,
-                "in_flight_requests": counts.requests if counts else 0,
-                "in_flight_tokens": counts.tokens if counts else 0,
+                "in_flight_requests": counts.requests,
+                "in_flight_unanswered": counts.unanswered,
+                "in_flight_tokens": counts.tokens,
+                "pulls": counts.pulls,
+                "pulled_tokens": counts.pulled_tokens,
+                "serving": counts.serving,
+                "serving_tokens": counts.serving_tokens,
                 "last_event_age": None
                 if not stream or stream.last_event_at is None
                 else round(now - stream.last_event_at, 3),
@@ -57,6 +64,7 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
                 "certain": bool(stream and stream.certain),
                 "accuracy": stream and stream.trust.accuracy,
                 "credit": round(stream.trust.credit(now), 4) if stream else 1.0,
+                "costs": _costs(pods.costs, (pod.url, rank), pods.clock()),
             }
         )
     return {
@@ -79,6 +87,47 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
     }
 
 
+def link_rows(pods: PodTable) -> list[dict[str, Any]]:
+    """What pulls cost, for each pair of ranks that has pulled. O(pairs)."""
+    return [
+        {
+            "source": source,
+            "source_rank": source_rank,
+            "consumer": consumer,
+            "consumer_rank": consumer_rank,
+            "fixed_ms": round(price.pull.fixed * 1e3, 3),
+            "us_per_token": round(price.pull.token * 1e6, 3),
+            "crossover_tokens": price.crossover,
+            "samples": round(price.evidence, 1),
+            "slowed": price.slowed,
+        }
+        for price in pods.costs.pairs(pods.clock())
+        for (source, source_rank), (consumer, consumer_rank) in [(price.source, price.consumer)]
+    ]
+
+
+def _costs(costs: Costs, rank: tuple[str, int], now: float) -> dict[str, float]:
+    prefill = costs.prefill(rank)
+    return {
+        "prefill_fixed_ms": round(prefill.fixed * 1e3, 3),
+        "prefill_us_per_token": round(prefill.token * 1e6, 3),
+        "prefill_ns_per_token_squared": round(prefill.square * 1e9, 4),
+        "samples": round(costs.evidence(rank, now), 1),
+    }
+
+
+_NOTHING = InFlight()
+_COUNTED = (
+    "in_flight_requests",
+    "in_flight_unanswered",
+    "in_flight_tokens",
+    "pulls",
+    "pulled_tokens",
+    "serving",
+    "serving_tokens",
+)
+
+
 def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """The pod's own line: sums of loads, the worst of streams; null where no rank said anything."""
 
@@ -86,7 +135,7 @@ def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         return [rank[field] for rank in ranks if rank[field] is not None]
 
     line: dict[str, Any] = {f: sum(known(f)) if known(f) else None for f in ("waiting", "running")}
-    line |= {f: sum(known(f)) for f in ("in_flight_requests", "in_flight_tokens", "gaps", "restarts")}
+    line |= {f: sum(known(f)) for f in (*_COUNTED, "gaps", "restarts")}
     line |= {f: max(known(f), default=None) for f in ("kv_usage", "last_seq")}
     line["last_event_age"] = min(known("last_event_age"), default=None)
     line |= {f: min(known(f), default=None) for f in ("accuracy", "credit")}

@@ -67,7 +67,6 @@ class Subscriber:
         self._live_frames: zmq.Socket[bytes]
         self._connected = asyncio.Event()
         self._tail_check_at: float | None = None
-        self._lost = 0
 
     async def run(self) -> None:
         """Subscribe and follow."""
@@ -139,37 +138,38 @@ class Subscriber:
         self._kept.clear()
 
     async def _repair(self) -> None:
-        """Replay what is missing, then the frames kept meanwhile; after some attempts give up what cannot be had."""
-        for attempt in range(1, _REPLAY_ATTEMPTS + 1):
-            if (start := self._numbers.missing()) is None:
-                return
-            last = attempt == _REPLAY_ATTEMPTS
+        """Replay what is missing, then the frames kept meanwhile; after some attempts give up what cannot be had.
+
+        Attempts are of one gap: where a replay moved on to the next one, they are counted anew.
+        """
+        asked, attempt = None, 0
+        while (start := self._numbers.missing()) is not None:
+            attempt = attempt + 1 if start == asked else 1
+            asked = start
+            hopeless = start if attempt >= _REPLAY_ATTEMPTS else None
             try:
-                await self._replay(start, last=last)
+                await self._replay(start, hopeless)
             except _EngineRestarted as restart:
                 self._forget()
                 self._live(*restart.frame)
                 self._report()
                 return  # if that left a gap, the next turn repairs it
-            if await self._offer_kept(last=last):
-                return
+            await self._offer_kept(hopeless)
 
-    async def _offer_kept(self, *, last: bool) -> bool:
-        """Apply what follows of the kept frames; whether nothing is missing any more."""
-        while self._kept:
+    async def _offer_kept(self, hopeless: int | None) -> None:
+        """Apply what follows of the kept frames, up to a gap."""
+        followed = True
+        while followed and self._kept:
             async with self._turns as until:
-                followed = self._take_kept(until, last=last)
+                followed = self._take_kept(until, hopeless)
                 self._report()
-            if not followed:
-                return False
-        return self._numbers.missing() is None
 
-    def _take_kept(self, until: float, *, last: bool) -> bool:
-        """A slice of the kept frames; False at a gap."""
+    def _take_kept(self, until: float, hopeless: int | None) -> bool:
+        """A slice of the kept frames; False at a gap, unless it is the one that is given up."""
         while self._kept and time.perf_counter() < until:
             number, payload = self._kept[0]
-            action = self._numbers.held(number).action
-            if action is Action.GAP and last:
+            action, missing = self._numbers.held(number)
+            if action is Action.GAP and missing == hopeless:
                 self._numbers.lose_before(number)
                 self._numbers.replay_end(complete=False)
                 action = self._numbers.held(number).action
@@ -189,8 +189,8 @@ class Subscriber:
             self._numbers.replay_begin(0 if applied is None else applied + 1)
             await self._repair()
 
-    async def _replay(self, start: int, *, last: bool) -> None:
-        """One replay from `start`. A hole breaks it off, to be asked for again, unless this was the last attempt."""
+    async def _replay(self, start: int, hopeless: int | None) -> None:
+        """One replay from `start`. A hole breaks it off, to be asked for, unless it begins at `hopeless`."""
         assert self._source.replay is not None  # noqa: S101 - a sequence without replay never has something missing
         self._numbers.replay_begin(start)
         socket = self._context.socket(zmq.DEALER)
@@ -200,12 +200,12 @@ class Subscriber:
         try:
             socket.connect(self._source.replay)
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
-            result = await self._answers(socket, last=last)
+            result = await self._answers(socket, hopeless)
         finally:
             socket.close()
         self._intake.count_replay(result)
 
-    async def _answers(self, socket: zmq.asyncio.Socket, *, last: bool) -> str:
+    async def _answers(self, socket: zmq.asyncio.Socket, hopeless: int | None) -> str:
         answers: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
         result, lost = None, self._numbers.lost
         while result is None:
@@ -213,20 +213,20 @@ class Subscriber:
                 self._numbers.replay_end(complete=False)
                 return "timeout"
             async with self._turns as until:
-                result = self._take_answers(answers, until, last=last)
+                result = self._take_answers(answers, until, hopeless)
                 self._report()
         return "incomplete" if result == "complete" and self._numbers.lost > lost else result
 
-    def _take_answers(self, answers: zmq.Socket[bytes], until: float, *, last: bool) -> str | None:
+    def _take_answers(self, answers: zmq.Socket[bytes], until: float, hopeless: int | None) -> str | None:
         """A slice of a replay; its result when it is over."""
         for number, payload in _waiting(answers):
             if number == _END:
                 self._keep_waiting()
                 self._numbers.replay_end(complete=True)
                 return "complete"
-            action = self._numbers.replayed(number).action
+            action, missing = self._numbers.replayed(number)
             if action is Action.GAP:
-                if not last:
+                if missing != hopeless:
                     return "hole"
                 self._numbers.lose_before(number)
                 action = self._numbers.replayed(number).action
@@ -249,14 +249,7 @@ class Subscriber:
                 return
 
     def _report(self) -> None:
-        stream, numbers = self._stream, self._numbers
-        stream.last_seq, stream.gaps, stream.restarts = numbers.last_applied, numbers.gaps, numbers.restarts
-        stream.certain = numbers.certain
-        if numbers.certain:
-            stream.trust.restored()
-        elif numbers.lost > self._lost:
-            stream.trust.lost(time.monotonic())
-        self._lost = numbers.lost
+        self._stream.follows(self._numbers, time.monotonic())
 
 
 def _waiting(socket: zmq.Socket[bytes]) -> Iterator[Frame]:

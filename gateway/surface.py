@@ -28,6 +28,8 @@ class Endpoint(NamedTuple):
     otherwise. `placed`: "response" by the id of a response, in the path or in the body; "here" is not placed, the
     gateway answers. `prompt`: how the prompt is tokenized; None of what is not placed by prefix, for `why`.
     `computes`: whether an engine computes a prompt for it, as its counters tell. `pulls`: whether it pulls for that.
+    `timely`: whether a stream's first content comes with the first token. Of a response vLLM says at once that it has
+    been created.
     `operators`: needs a key with `admin`.
     """
 
@@ -40,6 +42,7 @@ class Endpoint(NamedTuple):
     errors: Errors = "openai"
     computes: bool = True
     pulls: bool = True
+    timely: bool = False
     operators: bool = False
 
     @property
@@ -50,10 +53,10 @@ class Endpoint(NamedTuple):
 
 # Any method of any other path below /v1; what its answer is, the pod says.
 OTHER = Endpoint("/v1/{path:.*}", (), reads="any")
-CHAT = Endpoint("/v1/chat/completions", placed="prefix", prompt="chat/completions")
-COMPLETIONS = Endpoint("/v1/completions", placed="prefix", prompt="completions")
+CHAT = Endpoint("/v1/chat/completions", placed="prefix", prompt="chat/completions", timely=True)
+COMPLETIONS = Endpoint("/v1/completions", placed="prefix", prompt="completions", timely=True)
 RESPONSES = Endpoint("/v1/responses", placed="response", prompt="responses", why="stored-response")
-MESSAGES = Endpoint("/v1/messages", placed="prefix", prompt="messages", errors="anthropic")
+MESSAGES = Endpoint("/v1/messages", placed="prefix", prompt="messages", errors="anthropic", timely=True)
 ENDPOINTS = (
     CHAT,
     COMPLETIONS,

@@ -15,18 +15,21 @@ from gateway.front.request import Request
 from gateway.gate import may_use, require_model
 from gateway.openai import Named, Peek
 from gateway.pods import PodTable
+from gateway.sessions import Sessions, session_of
 from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
 from gateway.tokens import Tokenizer, unknown
 
+_NOTHING_PEEKED = Peek()
 _COMPUTES_NOTHING = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_DELETE})
 
 
 class Understanding:
     """Looks at requests. What it raises are RequestErrors, and NoPodReady while no pod has been reached."""
 
-    def __init__(self, pods: PodTable, tokenizer: Tokenizer) -> None:
+    def __init__(self, pods: PodTable, tokenizer: Tokenizer, sessions: Sessions) -> None:
         self._pods = pods
         self._tokenizer = tokenizer
+        self._sessions = sessions
 
     async def ask(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:
         """What a request comes to, its prompt tokenized where it is known how."""
@@ -36,7 +39,15 @@ class Understanding:
         model = _required(self._model(request, peek.model))
         pods = partial(self._pods.serving, model)
         prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
-        return Ask(request.id, peek, model, prompt, pulls=endpoint.pulls)
+        return Ask(
+            request.id,
+            peek,
+            model,
+            prompt,
+            pulls=endpoint.pulls,
+            session=self._session(request, peek),
+            streams=endpoint.timely and peek.stream is True,
+        )
 
     async def _by_load(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:
         stored = request.response_id if endpoint.placed == "response" else None
@@ -50,13 +61,17 @@ class Understanding:
         anywhere = model is not None and needed is None and not isinstance(body, Upload)
         return Ask(
             request.id,
-            Peek(),
+            _NOTHING_PEEKED,
             model,
             unknown(endpoint.why),
             only=None if anywhere else self._usable(request),
             response_id=needed,
             computes=endpoint.computes and request.method not in _COMPUTES_NOTHING,
+            session=self._session(request, _NOTHING_PEEKED),
         )
+
+    def _session(self, request: Request, peek: Peek) -> str | None:
+        return session_of(request.headers, peek) if self._sessions.wanted else None
 
     def _model(self, request: Request, named: str | None) -> str | None:
         """The model named, or the only one there is; None where it could be any."""

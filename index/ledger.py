@@ -152,9 +152,10 @@ class Ledger:
         if (found := self.find(holdings, hashes[at])) is None:
             return 0
         node, offset = found
-        length = holdings.side_by_side(node, offset, hashes, at) if at + 1 < len(hashes) else 1
+        many = at + 1 < len(hashes) and holdings.copies.are_usual(group)
+        length = holdings.side_by_side(node, offset, hashes, at) if many else 1
         mask = ones(length) << offset
-        if length > 1 and (not holdings.copies.are_usual(group) or holdings.bits(tier, node) & mask != mask):
+        if length > 1 and holdings.bits(tier, node) & mask != mask:
             length, mask = 1, 1 << offset
         if not holdings.bits(tier, node) & mask:
             return 0

@@ -11,8 +11,7 @@ on together, those who hold nothing of it stop together, and only the others are
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -39,7 +38,7 @@ second."""
 
 _START: Final = itemgetter(1)
 
-_Group = tuple[int, AbstractSet[Holdings]]
+_Group = tuple[int, set[Holdings]]
 """A depth, and who got there and no further."""
 
 
@@ -55,20 +54,22 @@ def match(tree: Tree, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, C
     return found
 
 
-def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[Cached, AbstractSet[Holdings]]]:
+def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[Cached, set[Holdings]]]:
     """Those who hold the first block in some tier, grouped by what they hold."""
     steps = [(node, node.start, node.start + length) for node, _, length in tree.path(keys)]
     if not steps:
         return
     holders = steps[0][0].held
     if not any(node.held[_CPU] for node, _, _ in steps):
-        for gpu, group in _reached(steps, _GPU, holders[_GPU].keys(), 0):
+        for gpu, group in _reached(steps, _GPU, set(holders[_GPU]), 0):
             if gpu:
                 yield Cached(gpu * block_size, 0, gpu * block_size), group
         return
-    length = steps[-1][2]
-    for gpu, group in _reached(steps, _GPU, holders[_GPU].keys() | holders[_CPU].keys(), 0):
-        for cpu, equal in _reached(steps, _CPU, group, 0):
+    length, everybody = steps[-1][2], {*holders[_GPU], *holders[_CPU]}
+    in_cpu = list(_reached(steps, _CPU, everybody, 0))
+    depths = {holdings: depth for depth, group in in_cpu for holdings in group} if len(in_cpu) > 1 else {}
+    for gpu, group in _reached(steps, _GPU, everybody, 0):
+        for cpu, equal in _parted(group, depths) if depths else [(in_cpu[0][0], group)]:
             if not gpu and not cpu:
                 continue
             ends = _reached(steps, _CPU, equal, gpu) if cpu < gpu < length else [(max(gpu, cpu), equal)]
@@ -76,19 +77,27 @@ def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[
                 yield Cached(gpu * block_size, cpu * block_size, reused * block_size), holders_of_it
 
 
-def _reached(steps: list[_Step], tier: Tier, group: AbstractSet[Holdings], depth: int) -> Iterator[_Group]:
+def _parted(group: set[Holdings], depths: Mapping[Holdings, int]) -> Iterable[_Group]:
+    """A group, by how far its members get elsewhere."""
+    parted: dict[int, set[Holdings]] = {}
+    for holdings in group:
+        parted.setdefault(depths[holdings], set()).add(holdings)
+    return parted.items()
+
+
+def _reached(steps: list[_Step], tier: Tier, group: set[Holdings], depth: int) -> Iterator[_Group]:
     """How far the group gets from `depth` on without a gap in the tier, in groups of equal depth."""
     for node, start, end in steps[bisect_right(steps, depth, key=_START) - 1 :] if depth else steps:
         held, whole = node.held[tier], node.whole(tier)
         if group <= whole:
             depth = end
             continue
-        onward = group & whole
-        rest = group - onward
-        if stopped := rest - held.keys():
+        rest = group - whole
+        onward = group - rest
+        if stopped := rest.difference(held):
             yield depth, stopped
         parted: dict[int, set[Holdings]] = {}
-        for holdings in rest & held.keys():
+        for holdings in rest - stopped:
             reached = min(depth + trailing_ones(held[holdings] >> depth - start), end)
             parted.setdefault(reached, set()).add(holdings)
         onward |= parted.pop(end, set())

@@ -4,13 +4,13 @@ The index says what a pod holds; the pod's answers say what it really reused. Th
 an average that forgets: of the last `_MEMORY` comparisons, each weighing the same whatever its length, since a wrong
 claim about a short prompt betrays the same broken stream as one about a long one.
 
-A stream with events missing for good makes the claims uncertain: whatever was removed meanwhile is still claimed, more
-of it with every minute. So belief decays from the moment of the loss. But it does not have to be guessed for long: each
-comparison made after the loss measures it, and the more of them there are, the more the measured accuracy counts and
-the less the decay.
+A stream with events missing for good makes the claims uncertain: whatever was removed in the time that is missing is
+claimed on. So belief decays with that time, summed over all losses; where nobody knows how long it was, with all time
+since. But it does not have to be guessed for long: each comparison made after the first loss measures it, and the more
+of them there are, the more the measured accuracy counts and the less the decay.
 
     credit = (n · accuracy + k · prior) / (n + k)      k = _PRIOR_WEIGHT
-    prior  = 1, or 2 ** -(seconds since the loss / _HALF_LIFE_S) while events are missing
+    prior  = 1, or 2 ** -(seconds that are missing / _HALF_LIFE_S) while events are missing
     n      = comparisons, at most _MEMORY, halved every _HALF_LIFE_S without a new one
 
 Evidence that ages is what lets a pod recover: one that nobody chooses any more, because it once failed, is believed a
@@ -31,7 +31,7 @@ _PRIOR_WEIGHT: Final = 5
 """Comparisons that weigh as much as what is believed without any."""
 
 _HALF_LIFE_S: Final = 60.0
-"""Of a claim nobody has tested since events went missing. A busy pod turns its GPU cache over in about a minute."""
+"""Of a claim nobody has tested, while events are missing. A busy pod turns its GPU cache over in about a minute."""
 
 DISTRUST: Final = 0.8
 """Below this credit a pod is shown as distrusted. Evictions between decision and admission alone rarely get there."""
@@ -43,6 +43,8 @@ class Trust(Struct):
     _accuracy: float = 1.0
     _comparisons: float = 0.0
     _compared_at: float = 0.0
+    _missing: bool = False
+    _missed_s: float = 0.0
     _lost_at: float | None = None
 
     @property
@@ -59,21 +61,31 @@ class Trust(Struct):
         share = min(1.0, max(0, reported) / predicted)
         self._accuracy += (share - self._accuracy) / self._comparisons
 
-    def lost(self, now: float) -> None:
-        """Events are missing for good. What was measured before was measured on claims that were complete."""
-        if self._lost_at is None:
-            self._lost_at = now
+    def lost(self, now: float, seconds: float | None) -> None:
+        """Events of so many seconds are missing for good; None: nobody knows of how many.
+
+        What was measured before the first loss was measured on claims that were complete.
+        """
+        if not self._missing:
+            self._missing = True
             self._comparisons = 0.0
+        if seconds is not None:
+            self._missed_s += seconds
+        elif self._lost_at is None:
+            self._lost_at = now
 
     def restored(self) -> None:
         """The record is complete again."""
+        self._missing = False
+        self._missed_s = 0.0
         self._lost_at = None
 
     def credit(self, now: float) -> float:
         """The factor, 0 … 1, at which claims count."""
-        if self._lost_at is None and self._accuracy == 1.0:
+        if not self._missing and self._accuracy == 1.0:
             return 1.0
-        prior = 1.0 if self._lost_at is None else _halved(1.0, now - self._lost_at)
+        unknown = 0.0 if self._lost_at is None else max(0.0, now - self._lost_at)
+        prior = _halved(1.0, self._missed_s + unknown)
         evidence = self._evidence(now)
         return (evidence * self._accuracy + _PRIOR_WEIGHT * prior) / (evidence + _PRIOR_WEIGHT)
 

@@ -182,7 +182,8 @@ async def _gateway(pods: list[SimulatedPod], directory: Path, port: int) -> Asyn
         "listen": {"host": "127.0.0.1", "port": port},
         "pods": [{"url": pod.url, "p2p": f"{pod.p2p_host}:{pod.p2p_port}"} for pod in pods],
         "placement": {"scorers": [{"type": "queue"}, {"type": "kv-utilization"}]},
-        "p2p": {"min_cached_token_delta": _MIN_DELTA},
+        # Named from so many tokens on, so that there is a pull to see before it is known what pulls cost here.
+        "p2p": {"min_cached_token_delta": _MIN_DELTA, "source": {"type": "weighted-sampling"}},
         "limits": {"drain_timeout": 2},
     }
     path = directory / "gateway.yaml"

@@ -6,10 +6,12 @@ made.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import msgspec
+
+from scorers.costs import Costs
 
 Weight = Annotated[float, msgspec.Meta(ge=0)]
 """Share of a scorer in the total: finite, >= 0."""
@@ -20,9 +22,21 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 UNKNOWN = 0.5
 """Score of a candidate whose load is unknown: neither preferred nor taken for saturated."""
 
+Role = Literal["both", "prefill", "decode"]
+"""What a pod does of a request: all of it, its prompt, or its answer."""
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of one pod, as seen for one request. Token counts are contiguous from the prompt's first block."""
+AdapterState = Literal["loaded", "slot", "waiting", "full"]
+"""Where a LoRA adapter stands on a pod: in use; not, but a slot is free; no slot, and requests wait for it; neither."""
+
+Column = Literal["role", "labels", "session", "cold_turn", "adapter", "expected_ttft"]
+"""The columns of `Candidate` that are filled only where a scorer or a filter says, in `needs`, that it reads them."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One rank of one pod, as seen for one request. Token counts are contiguous from the prompt's first block.
+
+    `gateway.pods` makes candidates by position: the order of the fields is that of its arguments.
+    """
 
     pod: str
     """URL of the pod, `http://10.0.0.1:8000`."""
@@ -54,6 +68,39 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Requests this gateway has under way on the pod."""
     in_flight_tokens: int = 0
     """Uncached prompt tokens of those that have not answered yet."""
+    in_flight_unanswered: int = 0
+    """How many of them have not answered yet."""
+    in_flight_square: int = 0
+    """Sum of n² - h² over those that have not: prompts of n tokens, of which h need not be computed."""
+    in_flight_context: int = 0
+    """Prompt tokens of requests that have answered and not ended: what the pod decodes behind."""
+    progress_s: float = 0.0
+    """Seconds for which the first of them has been computed: since the pod's last first byte, or since it was idle."""
+    pulls: int = 0
+    """How many of those that have not answered pull from a peer."""
+    pulled_tokens: int = 0
+    """Tokens that these pull."""
+    serving: int = 0
+    """Requests on other ranks that pull from this one, and have not answered yet."""
+    serving_tokens: int = 0
+    """Tokens that these pull."""
+    turnover: float = 0.0
+    """Share of the blocks that come to the rank's tiers for which others fall out of them, 0 … 1."""
+    role: Role = "both"
+    """What the pod does of a request."""
+    labels: Mapping[str, str] = {}
+    """What the configuration says of the pod."""
+    session: bool = False
+    """Whether the request's session was last placed on this rank."""
+    cold_turn: int = 0
+    """Number of the last request that was placed here and of which nobody held anything; 0: there was none.
+
+    Such requests are numbered over the whole fleet, from 1 on: unlike times, numbers tell apart what came at once.
+    """
+    adapter: AdapterState | None = None
+    """Where the request's adapter stands on the pod at the last poll; None: unknown, or the model is no adapter."""
+    expected_ttft: float | None = None
+    """Seconds until the request's first token if it is placed here; None: unknown."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +112,25 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     """Tokens per KV block."""
     model: str | None
+    pulls: bool = False
+    """Whether the request may pull from a peer."""
+    pull_floor: int | None = None
+    """Tokens by which a source has to lead; None: by as many as pay, by what is known of costs."""
+    now: float = 0.0
+    """Seconds of the clock that costs are learned by."""
+    costs: Costs | None = None
+    """What the fleet's work has cost so far; None: nothing is known."""
 
 
 class Scorer(Protocol):
-    """A formula with a weight. Implementations are frozen msgspec structs with `name` as their tag."""
+    """A formula with a weight. Implementations are frozen msgspec structs with `name` as their tag.
 
-    name: ClassVar[str]
+    One that reads columns of `Column` lists them in a class attribute `needs`; else they have their defaults.
+    """
+
+    @property
+    def name(self) -> str:
+        """What its scores are called in metrics and explanations."""
 
     @property
     def weight(self) -> float:
@@ -81,6 +141,15 @@ class Scorer(Protocol):
 
         A candidate's value does not depend on the order of the others. What is unknown is neutral, never 0.
         """
+
+
+class Filter(Protocol):
+    """A condition on candidates, with `needs` as a scorer has it. Implementations are like scorers, without weight."""
+
+    name: ClassVar[str]
+
+    def keep(self, request: PlacementRequest, candidates: Sequence[Candidate]) -> list[bool]:
+        """Return per candidate, in their order, whether it may be chosen. What is unknown is no reason against one."""
 
 
 class Picker(Protocol):

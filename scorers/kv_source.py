@@ -21,7 +21,7 @@ import xxhash
 
 from scorers.base import Candidate
 
-SourceReason = Literal["named", "self", "below-floor", "no-holder"]
+SourceReason = Literal["named", "self", "below-floor", "no-holder", "cost"]
 
 
 class SourceDecision(NamedTuple):
@@ -29,6 +29,10 @@ class SourceDecision(NamedTuple):
 
     source: Candidate | None
     reason: SourceReason
+    expected_s: float = 0.0
+    """Seconds until the first token, as expected with it; 0.0: nothing was."""
+    tried_s: float = 0.0
+    """Seconds by which it is expected to be dearer than computing: it is named all the same, to learn what it costs."""
 
 
 _NO_HOLDER = SourceDecision(None, "no-holder")
@@ -48,6 +52,16 @@ def pullable_tokens(candidate: Candidate) -> int:
     return int(candidate.credit * tokens)
 
 
+def best_holders(block_size: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return those that can serve within one block (`block_size` tokens) of the most; none where nobody can any.
+
+    O(candidates).
+    """
+    held = list(map(pullable_tokens, candidates))
+    least = max(1, max(held, default=0) - block_size)
+    return [candidate for candidate, tokens in zip(candidates, held, strict=True) if tokens >= least]
+
+
 def sample_source(request_id: str, block_size: int, candidates: Sequence[Candidate]) -> Candidate | None:
     """Return the peer that would serve this prompt, or None when no reachable pod holds any of it.
 
@@ -55,14 +69,9 @@ def sample_source(request_id: str, block_size: int, candidates: Sequence[Candida
     1 ÷ (1 + waiting), unknown counting as 0. The same id and candidates, in any order, give the same pod.
     O(n log n) in the candidates.
     """
-    holders = [candidate for candidate in candidates if pullable_tokens(candidate) > 0]
-    if not holders:
+    band = sorted(best_holders(block_size, candidates), key=lambda holder: (holder.pod, holder.rank))
+    if not band:
         return None
-    floor = max(map(pullable_tokens, holders)) - block_size
-    band = sorted(
-        (holder for holder in holders if pullable_tokens(holder) >= floor),
-        key=lambda holder: (holder.pod, holder.rank),
-    )
     shares = list(accumulate(1 / (1 + (holder.waiting or 0)) for holder in band))
     return band[bisect(shares, _coordinate(request_id) * shares[-1])]
 
@@ -80,14 +89,23 @@ def choose_source(source: Candidate | None, chosen: Candidate, *, min_cached_tok
         raise ValueError(f"min_cached_token_delta must be >= 1, not {min_cached_token_delta}")
     if source is None:
         return _NO_HOLDER
-    if _same_engine(source, chosen):
+    if same_engine(source, chosen):
         return _SELF
     if pullable_tokens(source) - chosen.any_tokens < min_cached_token_delta:
         return _BELOW_FLOOR
     return SourceDecision(source, "named")
 
 
-def _same_engine(source: Candidate, chosen: Candidate) -> bool:
+def none_leads(block_size: int, candidates: Sequence[Candidate], chosen: Candidate) -> SourceReason:
+    """Why there is no source where nobody leads the `chosen` one by enough. O(candidates)."""
+    most = max(map(pullable_tokens, candidates))
+    if not most:
+        return "no-holder"
+    return "self" if pullable_tokens(chosen) + block_size >= most else "below-floor"
+
+
+def same_engine(source: Candidate, chosen: Candidate) -> bool:
+    """Whether both are one engine, which cannot pull from itself. O(1)."""
     # A pod known under two URLs is told by the address it serves pulls from, which includes the rank.
     return (source.pod, source.rank) == (chosen.pod, chosen.rank) or (source.p2p_host, source.p2p_port) == (
         chosen.p2p_host,
@@ -95,6 +113,15 @@ def _same_engine(source: Candidate, chosen: Candidate) -> bool:
     )
 
 
+def draw(request_id: str, candidate: Candidate) -> int:
+    """A number by which equals are told apart: the same for the same two, and for each request another order. O(1)."""
+    return _hashed(f"{request_id} {candidate.rank} {candidate.pod}")
+
+
 def _coordinate(request_id: str) -> float:
     # 53 bits, not 64: the top 64-bit hashes divided by 2**64 round to 1.0, which is outside every share.
-    return float((xxhash.xxh3_64_intdigest(request_id.encode(errors="surrogatepass")) >> 11) / 2**53)
+    return float((_hashed(request_id) >> 11) / 2**53)
+
+
+def _hashed(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))

@@ -13,7 +13,7 @@ from loadgen.client.schedule import ClosedLoop, OpenLoop, Schedule, Unit
 from loadgen.workload import Request
 from loadgen.workload.arrivals import constant, due, faster, gamma, poisson
 from loadgen.workload.datasets import dataset
-from loadgen.workload.traces import TRACES
+from loadgen.workload.traces import TRACES, format_of
 
 Arrival: TypeAlias = Literal["constant", "poisson", "gamma", "closed", "trace"]
 
@@ -93,12 +93,3 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             case "gamma":
                 return gamma(rate, self.burstiness**-0.5, rng)
         return None
-
-
-def format_of(path: Path) -> str:
-    """Which kind of trace a file is, by its first line."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline(1 << 16)
-    if line.startswith("TIMESTAMP"):
-        return "azure"
-    return "aiperf" if '"session_id"' in line else "mooncake"

@@ -9,6 +9,7 @@ from loadgen.report.compare import Ratio, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS: Final = (".png", ".svg")
 _NEEDS: Final = "plots need matplotlib: pip install 'p2p-gateway[report]'"
@@ -20,21 +21,33 @@ class Missing(Exception):
     """What plots need is not installed; the message says how to get it."""
 
 
+def check(path: Path) -> None:
+    """Raises Missing, and ValueError for a format that is not offered."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path} is to end in one of {', '.join(FORMATS)}")
+    try:
+        import matplotlib.figure  # noqa: F401, PLC0415 (optional)
+    except ImportError as error:
+        raise Missing(_NEEDS) from error
+
+
+def paper(path: Path, scenarios: int, columns: int, rows: int) -> "tuple[Figure, Sequence[Sequence[Axes]]]":
+    """A figure with so many panels for each scenario, each high enough for so many rows. Raises what `check` does."""
+    check(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 (optional)
+
+    figure = Figure(figsize=(13, scenarios * (2 + _INCH_PER_ROW * rows)), layout="constrained")
+    return figure, figure.subplots(scenarios, columns, squeeze=False).tolist()
+
+
 def plot(path: Path, rows: Sequence[Row], ratios: Sequence[Ratio]) -> None:
     """Draw, per scenario, the ratios with their intervals and, where records are, how TTFT is distributed.
 
     Raises Missing, and ValueError for a format that is not offered.
     """
-    if path.suffix not in FORMATS:
-        raise ValueError(f"{path} is to end in one of {', '.join(FORMATS)}")
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 (optional)
-    except ImportError as error:
-        raise Missing(_NEEDS) from error
     scenarios = list(dict.fromkeys(row.scenario for row in rows))
     longest = max(sum(ratio.scenario == scenario for ratio in ratios) for scenario in scenarios)
-    figure = Figure(figsize=(13, len(scenarios) * (2 + _INCH_PER_ROW * longest)), layout="constrained")
-    panels = figure.subplots(len(scenarios), 2, squeeze=False)
+    figure, panels = paper(path, len(scenarios), 2, longest)
     for scenario, (left, right) in zip(scenarios, panels, strict=True):
         _draw_ratios(left, scenario, [r for r in ratios if r.scenario == scenario and r.ratio])
         _draw_distributions(right, [row for row in rows if row.scenario == scenario])

@@ -8,10 +8,12 @@ from itertools import count
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from config.out_of_tree import spelt_out
 from config.schema import P2P, Placement
 from loadgen.sim.files import named
-from scorers import KvUtilization, MaxScore, Queue, RandomPick, TokenLoad, WeightedRandom
+from scorers import ExpectedSource, RandomPick, Role, RoleFilter, WeightedSampling
 
 
 class RoundRobin:
@@ -26,6 +28,9 @@ class RoundRobin:
         return next(self._turns) % len(totals)
 
 
+_OFF: Final = P2P(enabled=False)
+
+
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """Sections of a gateway's configuration, which may have others beside them; `in_turn` displaces the picker."""
 
@@ -33,25 +38,42 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     p2p: P2P = P2P()
     in_turn: bool = False
 
+    def of(self, role: Role) -> tuple[Placement, P2P]:
+        """How requests are placed on pods of that role, each time with a picker of its own.
 
-_OFF: Final = P2P(enabled=False)
+        What a pod answers only is handed to it, and no matter of sources.
+        """
+        placement, p2p = self.placement, self.p2p
+        if self.in_turn:
+            placement = replace(placement, preset=None, picker=RoundRobin())
+        if role != "both":
+            placement = replace(placement, preset=None, filters=(RoleFilter(roles=(role,)), *placement.filters))
+        return placement, _OFF if role == "decode" else p2p
+
+
+_EXPECTED_TTFT: Final = Placement(preset="expected-ttft")
+_AUTO: Final = P2P(source=ExpectedSource())  # from as many tokens on as pay
+_PUBLISHED: Final = P2P(min_cached_token_delta=2048, source=WeightedSampling())
 _NOTHING: Final = Placement(scorers=(), picker=RandomPick())
-_LOAD: Final = Placement(scorers=(Queue(weight=3.0), KvUtilization(weight=2.0)), picker=WeightedRandom())
-_TOKEN_LOAD: Final = Placement(scorers=(TokenLoad(),), picker=MaxScore())
+_AFFINITY: Final = Placement(preset="affinity")
+_LOAD: Final = Placement(preset="load")
+_TOKEN_LOAD: Final = Placement(preset="token-load")
 
 ARMS: Final = {
     "random": Arm(placement=_NOTHING, p2p=_OFF),
     "round-robin": Arm(placement=_NOTHING, p2p=_OFF, in_turn=True),
-    "affinity": Arm(p2p=_OFF),
-    "affinity+pull": Arm(),
+    "affinity": Arm(placement=_AFFINITY, p2p=_OFF),
+    "affinity+pull": Arm(placement=_AFFINITY, p2p=_PUBLISHED),
     "load": Arm(placement=_LOAD, p2p=_OFF),
-    "load+pull": Arm(placement=_LOAD),
+    "load+pull": Arm(placement=_LOAD, p2p=_PUBLISHED),
     "token-load": Arm(placement=_TOKEN_LOAD, p2p=_OFF),
-    "token-load+pull": Arm(placement=_TOKEN_LOAD),
+    "token-load+pull": Arm(placement=_TOKEN_LOAD, p2p=_PUBLISHED),
+    "expected-ttft": Arm(placement=_EXPECTED_TTFT, p2p=_OFF),
+    "expected-ttft+pull": Arm(placement=_EXPECTED_TTFT, p2p=_AUTO),
 }
-"""By name. Affinity is the gateway's default: prefix 3, queue 2, kv-utilization 2."""
+"""By name. `expected-ttft+pull` is the gateway's default."""
 
 
 def arm_named(name: str) -> Arm:
     """A preset, or what a YAML file says. Raises ValueError with the reason."""
-    return named("arm", name, ARMS, Arm)
+    return named("arm", name, ARMS, Arm, spelt_out)

@@ -1,25 +1,26 @@
 """The gateway's side of a modelled fleet: its pod table, index and decider, and the events and polls that feed them."""
 
+from array import array
 from collections.abc import Iterator
 from itertools import chain
 from random import Random
 from typing import Final
-
-import msgspec
 
 from config.schema import Breaker, PodConfig, Poll
 from gateway.decision import Ask, Decider, Decision
 from gateway.openai import Peek
 from gateway.pods import Load, Model, Pod, PodTable
 from gateway.tokens import Prompt, TokenIds
-from index import Event, Publisher, RadixIndex
+from index import BlockStored, Event, Publisher, RadixIndex, Tier
 from loadgen.profile import PodProfile
-from loadgen.sim.arms import Arm, RoundRobin
+from loadgen.sim.arms import Arm
 from loadgen.sim.clock import Clock
 from loadgen.sim.engine import Engine
+from loadgen.sim.feed import Delivery, Feed
 from loadgen.sim.links import Links
 from loadgen.sim.pulls import Loader
 from loadgen.sim.timing import Timing
+from scorers import Role
 
 MODEL: Final = "model"
 _POLL: Final = Poll()
@@ -29,61 +30,97 @@ _P2P_PORT: Final = 5710
 class ModelledPod:
     """A pod as the gateway knows it, and its model."""
 
-    def __init__(self, number: int, entry: Pod, engine: Engine, loader: Loader) -> None:
+    def __init__(
+        self, number: int, role: Role, entry: Pod, publisher: Publisher, engine: Engine, loader: Loader, feed: Feed
+    ) -> None:
         self.number = number
+        self.role = role
         self.entry = entry
+        self.publisher = publisher
         self.engine = engine
         self.loader = loader
-        self.publisher = Publisher(entry.name, 0)
-        self.told_at = 0.0  # when the last of its events arrive
+        self.feed = feed
 
 
 class Fleet:
-    """Pods by number. `event_delay_s` passes between a step's end and its events' arrival at the gateway."""
+    """Pods by number. `delivery` is how their events reach the gateway; another `seed` delays and loses others.
+
+    The first `prefill_pods` compute prompts only, and the others answer only; 0: all do both.
+    """
 
     def __init__(
-        self, clock: Clock, profile: PodProfile, timing: Timing, arm: Arm, rng: Random, *, event_delay_s: float
+        self,
+        clock: Clock,
+        profile: PodProfile,
+        timing: Timing,
+        arm: Arm,
+        rng: Random,
+        *,
+        delivery: Delivery,
+        seed: int,
+        prefill_pods: int = 0,
     ) -> None:
+        self.clock = clock
         self.index = RadixIndex()
         self.links = Links(clock)
         self.pods: dict[int, ModelledPod] = {}
         self.gone: list[ModelledPod] = []
-        self._clock = clock
-        self._profile = profile
+        self.acquainted: set[int] = set()  # have pulled from each other before the load began
+        self.profile = profile
         self._timing = timing
         self._rng = rng
-        self._event_delay_s = event_delay_s
+        self._delivery = delivery
+        self._seed = seed
         self.table = PodTable((), max_load_age=_POLL.max_age, clock=lambda: clock.now)
-        placement = arm.placement
-        if arm.in_turn:
-            placement = msgspec.structs.replace(placement, picker=RoundRobin())
-        self._decider = Decider(self.index, self.table, placement, arm.p2p, coordinate=rng.random)
+        self._prefill_pods = prefill_pods
+        roles: tuple[Role, ...] = ("prefill", "decode") if prefill_pods else ("both",)
+        self._deciders = {role: Decider(self.index, self.table, *arm.of(role), coordinate=rng.random) for role in roles}
 
     def pod(self, number: int) -> ModelledPod:
         """The pod of that number. Raises ValueError where there is none."""
         if number not in self.pods:
-            raise ValueError(f"at {self._clock.now:g} s there is no pod {number}")
+            raise ValueError(f"at {self.clock.now:g} s there is no pod {number}")
         return self.pods[number]
 
     def add(self, number: int) -> None:
         """A pod comes up, empty. Raises ValueError where it is up already."""
         if number in self.pods:
-            raise ValueError(f"at {self._clock.now:g} s there is a pod {number} already")
-        spec = PodConfig(url=f"http://10.{number >> 16}.{number >> 8 & 255}.{number & 255}:8000")
+            raise ValueError(f"at {self.clock.now:g} s there is a pod {number} already")
+        url = f"http://10.{number >> 16}.{number >> 8 & 255}.{number & 255}:8000"
+        role = self._role(number)
+        spec = PodConfig(url=url, role=role)  # type: ignore[arg-type]  # no configuration has others than `both`
         address = spec.name.rpartition(":")[0]
         entry = Pod(spec, p2p=(address, _P2P_PORT), breaker=Breaker())
         entry.joined({MODEL: Model(MODEL, MODEL)}, (0,))
-        loader = Loader(self._clock, self._profile, self.links, number, self._engine_of)
+        publisher = entry.publishers[0]
+        feed = Feed(
+            self.clock,
+            self._delivery,
+            Random(f"{self._seed} {number}"),
+            entry.streams[0],
+            lambda events: self._apply(entry, publisher, events),
+        )
+        loader = Loader(
+            self.clock,
+            self.profile,
+            self.links,
+            number,
+            self._engine_of,
+            met_before=lambda peer: number in self.acquainted and peer in self.acquainted,
+        )
         engine = Engine(
-            self._clock,
-            self._profile,
+            self.clock,
+            self.profile,
             self._timing,
-            publish=lambda events, seconds: self._publish(pod, events, seconds),
+            publish=feed.publish,
             load=lambda sequence, restorable: loader.load(engine, sequence, restorable),
         )
-        pod = ModelledPod(number, entry, engine, loader)
+        pod = ModelledPod(number, role, entry, publisher, engine, loader, feed)
         self.pods[number] = pod
-        self.index.add_publisher(pod.publisher, MODEL)
+        self.index.add_publisher(publisher, MODEL)
+        # A gateway has every pod that comes up compute a small prompt, and so knows its block size before any load.
+        probe = array("I", range(self.profile.block_size))
+        self.index.apply(publisher, [BlockStored([number], None, probe, self.profile.block_size, Tier.GPU)])
         self._enlist()
         self._poll(pod)
 
@@ -91,22 +128,39 @@ class Fleet:
         """A pod goes, with all that it held and all that is under way on it. Raises ValueError where there is none."""
         pod = self.pod(number)
         del self.pods[number]
+        self.acquainted.discard(number)
         self.gone.append(pod)
+        pod.feed.stop()
         pod.entry.left("gone")
         self.index.remove_pod(pod.entry.name)
+        self.table.forget(pod.entry.name)
         self._enlist()
         return pod
 
-    def decide(self, request_id: str, prompt: TokenIds) -> tuple[Decision, ModelledPod, int | None]:
-        """Where a request goes, and the number of the pod it pulls from. Raises NoPodReady."""
-        ask = Ask(request_id, Peek(model=MODEL), MODEL, Prompt((prompt,), "given"))
-        decision = self._decider.decide(ask)
+    def _apply(self, entry: Pod, publisher: Publisher, events: list[Event]) -> None:
+        applied = self.index.apply(publisher, events)
+        entry.streams[0].turnover.applied(applied.stored_blocks, applied.removed_blocks, self.clock.now)
+
+    def decide(
+        self, request_id: str, prompt: TokenIds, session: str, role: Role = "both"
+    ) -> tuple[Decision, ModelledPod, int | None]:
+        """Where a request goes of the pods of that role, and the number of the pod it pulls from. Raises NoPodReady."""
+        ask = Ask(request_id, Peek(model=MODEL), MODEL, Prompt((prompt,), "given"), session=session)
+        decider = self._deciders[role]
+        decision = decider.decide(ask)
+        if decider.columns.wanted:
+            decider.columns.placed(ask, decision)
         source = None if decision.source_pod is None else self._numbers[decision.source_pod.name]
         return decision, self.pods[self._numbers[decision.pod.name]], source
 
     def all_ever(self) -> Iterator[ModelledPod]:
         """The pods that are up, and those that were."""
         return chain(self.gone, self.pods.values())
+
+    def _role(self, number: int) -> Role:
+        if not self._prefill_pods:
+            return "both"
+        return "prefill" if number < self._prefill_pods else "decode"
 
     def _enlist(self) -> None:
         entries = [pod.entry for pod in self.pods.values()]
@@ -117,20 +171,11 @@ class Fleet:
         pod = self.pods.get(number)
         return None if pod is None else pod.engine
 
-    def _publish(self, pod: ModelledPod, events: list[Event], seconds: float) -> None:
-        # Never before what was told earlier: two sums of the same times may differ in their last digit.
-        pod.told_at = max(pod.told_at, self._clock.now + seconds + self._event_delay_s)
-        self._clock.at(pod.told_at, lambda: self._arrived(pod, events))
-
-    def _arrived(self, pod: ModelledPod, events: list[Event]) -> None:
-        if self.pods.get(pod.number) is pod:
-            self.index.apply(pod.publisher, events)
-
     def _poll(self, pod: ModelledPod) -> None:
         if self.pods.get(pod.number) is not pod:
             return
         engine = pod.engine
         pod.entry.load = {0: Load(engine.waiting, engine.running, engine.memory.usage)}
-        pod.entry.load_at = self._clock.now
+        pod.entry.load_at = self.clock.now
         # Not all at one moment, and not always the same before the others.
-        self._clock.after(_POLL.interval * self._rng.uniform(0.9, 1.1), lambda: self._poll(pod))
+        self.clock.after(_POLL.interval * self._rng.uniform(0.9, 1.1), lambda: self._poll(pod))

@@ -1,12 +1,11 @@
 """What a modelled pod does to its tiers for a sequence, and the events that tell of it."""
 
-from collections.abc import Sequence as Run
 from math import ceil
 
 from index import BlockRemoved, BlockStored, Event, Tier
 from loadgen.profile import PodProfile
 from loadgen.sim.sequence import Reused, Sequence
-from loadgen.sim.tiers import CpuTier, GpuTier
+from loadgen.sim.tiers import CpuTier, GpuTier, Stretch
 
 
 class Memory:
@@ -64,7 +63,7 @@ class Memory:
             return False
         self.gpu.unnamed += (blocks - full) - (sequence.blocks - sequence.named)
         new = self.gpu.take(sequence.keys, sequence.named, full)
-        self._tell(sequence, sequence.named, full, new, Tier.GPU)
+        self._tell(sequence, new, Tier.GPU)
         sequence.named, sequence.blocks = full, blocks
         self._make_room()
         return True
@@ -90,7 +89,7 @@ class Memory:
         full = (len(sequence.tokens) - 1) // self._size
         self.gpu.unnamed -= sequence.blocks - sequence.named
         new = self.gpu.take(sequence.keys, sequence.named, full)
-        self._tell(sequence, sequence.named, full, new, Tier.GPU)
+        self._tell(sequence, new, Tier.GPU)
         sequence.named = sequence.blocks = full
         self.offload_later(sequence, full)
         self.free(sequence)
@@ -103,7 +102,7 @@ class Memory:
         self.cpu.touch(sequence.keys, 0, middle)
         self.gpu.unnamed -= end - first
         new = self.gpu.take(sequence.keys, first, end)
-        self._tell(sequence, first, end, new, Tier.GPU)
+        self._tell(sequence, new, Tier.GPU)
         sequence.named = end
         sequence.landed = Reused(0, restored * self._size, pulled * self._size)
         sequence.landed_end = end if end > first else 0
@@ -127,28 +126,17 @@ class Memory:
         new, gone = self.cpu.store(sequence.keys, first, end)
         if gone:
             self._events.append(BlockRemoved(gone, Tier.CPU))
-        self._tell(sequence, first, end, new, Tier.CPU)
+        self._tell(sequence, new, Tier.CPU)
 
     def _make_room(self) -> None:
         gone = self.gpu.shrink(self.answered // self._size)
         if gone:
             self._events.append(BlockRemoved(gone, Tier.GPU))
 
-    def _tell(self, sequence: Sequence, first: int, end: int, new: Run[int], tier: Tier) -> None:
-        """Of the blocks from `first` to before `end` those are new in the tier; an event for each stretch of them."""
-        if len(new) == end - first:
-            if new:
-                self._events.append(self._stored(sequence, first, end, tier))
-            return
-        wanted = set(new)
-        begin = first
-        for at in range(first, end + 1):
-            if at == end or sequence.keys[at] not in wanted:
-                if at > begin:
-                    self._events.append(self._stored(sequence, begin, at, tier))
-                begin = at + 1
-
-    def _stored(self, sequence: Sequence, first: int, end: int, tier: Tier) -> BlockStored:
+    def _tell(self, sequence: Sequence, new: list[Stretch], tier: Tier) -> None:
+        """These of its blocks are new in the tier."""
         size, keys = self._size, sequence.keys
-        parent = keys[first - 1] if first else None
-        return BlockStored(keys[first:end], parent, sequence.tokens[first * size : end * size], size, tier)
+        for first, end in new:
+            parent = keys[first - 1] if first else None
+            tokens = sequence.tokens[first * size : end * size]
+            self._events.append(BlockStored(keys[first:end], parent, tokens, size, tier))

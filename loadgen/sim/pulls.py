@@ -2,7 +2,7 @@
 
 As in `loadgen.pulls`: the peer answers a lookup between its steps, holds what it holds by then, and begins the transfer
 between its steps, too: busy, it costs two of them. The first pull of a pair sets up its connection, which later ones
-wait for. A pull that finds nothing has cost its lookup.
+wait for; pods that were `met_before` have one. A pull that finds nothing has cost its lookup.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,9 @@ from loadgen.sim.sequence import Sequence
 
 
 class Loader:
-    """Loads for one pod. `engine_of` finds a peer's engine by its number, None where it is gone."""
+    """Loads for one pod. `engine_of` finds a peer's engine by its number, None where it is gone; `met_before` tells
+    whether this pod has pulled from it before the load began.
+    """
 
     def __init__(
         self,
@@ -24,6 +26,7 @@ class Loader:
         links: Links,
         number: int,
         engine_of: Callable[[int], Engine | None],
+        met_before: Callable[[int], bool],
     ) -> None:
         self.pulled_tokens = 0
         self.pulls = 0
@@ -33,6 +36,7 @@ class Loader:
         self.links = links
         self.number = number
         self.engine_of = engine_of
+        self.met_before = met_before
         self._met: dict[int, tuple[Engine, float]] = {}  # peers, and since when they can be asked
 
     def load(self, engine: Engine, sequence: Sequence, restorable: int) -> None:
@@ -53,6 +57,8 @@ class Loader:
 
     def _meet(self, number: int, source: Engine) -> float:
         """When a peer can be asked. One that was restarted is met for the first time."""
+        if self.met_before(number):
+            return self.clock.now
         engine, since = self._met.get(number, (None, 0.0))
         if engine is not source:
             since = self.clock.now + self.profile.ms(self.profile.pull_setup_ms)

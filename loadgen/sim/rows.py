@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from loadgen.report.table import aligned
-from loadgen.sim.simulation import Outcome, Simulation
+from loadgen.sim.life import Outcome
+from loadgen.sim.simulation import Simulation
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pulled_tokens: int
     recomputed_tokens: int
     preemptions: int
+    event_gaps: int
+    lost_batches: int
 
 
 def row(scenario: str, arm: str, seed: int, simulation: Simulation, *, warm_up_s: float = 0.0) -> Row:
@@ -45,7 +48,7 @@ def row(scenario: str, arm: str, seed: int, simulation: Simulation, *, warm_up_s
     prompts = sum(outcome.prompt_tokens for outcome in answered)
     reused = sum(outcome.gpu_tokens + outcome.cpu_tokens + outcome.pulled_tokens for outcome in answered)
     pods = list(simulation.fleet.all_ever())
-    loaders = [pod.loader for pod in pods]
+    loaders = [pod.loader for pod in pods if pod.role != "decode"]  # what these get is handed to them
     engines = [pod.engine for pod in pods]
     return Row(
         scenario=scenario,
@@ -67,6 +70,8 @@ def row(scenario: str, arm: str, seed: int, simulation: Simulation, *, warm_up_s
         pulled_tokens=sum(loader.pulled_tokens for loader in loaders),
         recomputed_tokens=sum(engine.computed_tokens for engine in engines),
         preemptions=sum(engine.preemptions for engine in engines),
+        event_gaps=sum(pod.feed.numbers.gaps for pod in pods),
+        lost_batches=sum(pod.feed.numbers.lost for pod in pods),
     )
 
 

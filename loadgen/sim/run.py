@@ -3,23 +3,27 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.decision import explanation
-from loadgen.sim.arms import arm_named
+from loadgen.sim.arms import Arm, arm_named
 from loadgen.sim.presets import scenario_named
 from loadgen.sim.rows import Row, row
-from loadgen.sim.scenarios import Change
+from loadgen.sim.scenarios import Change, Scenario
 from loadgen.sim.simulation import Settings, Simulation
 
 
 class Job(NamedTuple):
-    """One simulation, by names; what its request number `explain` was decided by is to be told."""
+    """One simulation, by names; what its request number `explain` was decided by is to be told.
+
+    `traces`: where recorded loads are.
+    """
 
     scenario: str
     arm: str
     seed: int
     explain: int | None = None
+    traces: Path | None = None
 
 
 class Done(NamedTuple):
@@ -31,23 +35,31 @@ class Done(NamedTuple):
 
 def run(job: Job) -> Done:
     """Raises ValueError for names or parameters that do not exist. The same job comes to the same row."""
-    scenario = scenario_named(job.scenario)
+    scenario = scenario_named(job.scenario, job.traces)
+    simulation = simulation_of(scenario, arm_named(job.arm), job.seed)
+    if job.explain is not None:
+        simulation.to_explain = frozenset({job.explain})
+    simulation.run(scenario.load(job.seed))
+    explained = simulation.explained.get(job.explain) if job.explain is not None else None
+    made = row(job.scenario, job.arm, job.seed, simulation, warm_up_s=scenario.warm_up_s)
+    return Done(made, explained)
+
+
+def simulation_of(scenario: Scenario, arm: Arm, seed: int) -> Simulation:
+    """The scenario's fleet, and what is going to happen to it, without its load. Raises ValueError as `run` does."""
     settings = Settings(
         profile=scenario.pod_profile(),
         pods=scenario.pods,
         concurrency=scenario.concurrency,
         client_timeout_s=scenario.client_timeout_s,
-        event_delay_s=scenario.event_delay_ms / 1e3,
+        met=scenario.met,
+        prefill_pods=scenario.prefill_pods,
+        delivery=scenario.delivery(),
     )
-    simulation = Simulation(settings, arm_named(job.arm), job.seed)
-    if job.explain is not None:
-        simulation.to_explain = frozenset({job.explain})
+    simulation = Simulation(settings, arm, seed)
     for change in scenario.timeline:
         simulation.clock.at(change.at, _happening(simulation, change))
-    simulation.run(scenario.load(job.seed))
-    decision = simulation.explained.get(job.explain) if job.explain is not None else None
-    made = row(job.scenario, job.arm, job.seed, simulation, warm_up_s=scenario.warm_up_s)
-    return Done(made, None if decision is None else explanation(decision))
+    return simulation
 
 
 def _happening(simulation: Simulation, change: Change) -> Callable[[], None]:
@@ -60,6 +72,8 @@ def _happening(simulation: Simulation, change: Change) -> Callable[[], None]:
             return lambda: simulation.drain_pod(change.pod)
         case "restart":
             return lambda: simulation.restart_pod(change.pod, change.down)
+        case "lose_events":
+            return lambda: simulation.lose_events(change.pod, change.down)
 
 
 def run_all(jobs: Iterable[Job], processes: int) -> Iterator[Done]:

@@ -2,59 +2,43 @@
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from gateway.decision import Decision
 from gateway.errors import GatewayError
-from gateway.leases import Lease
-from index import Counted
+from gateway.explained import explanation
 from loadgen.profile import PodProfile
-from loadgen.sim import sequence as pod_side
 from loadgen.sim.arms import Arm
-from loadgen.sim.clock import Clock, Timer
+from loadgen.sim.clock import Clock
+from loadgen.sim.disaggregated import InTwoLegs
+from loadgen.sim.feed import Delivery
 from loadgen.sim.fleet import MODEL, Fleet, ModelledPod
+from loadgen.sim.life import Life, Outcome
 from loadgen.sim.prompts import Prompts
+from loadgen.sim.sequence import Sequence
 from loadgen.sim.timing import ProfileTiming, Timing
 from loadgen.workload import Request
-
-_HOP_S: Final = 0.0005
-"""From client to pod, gateway and network included, and as long back."""
+from scorers import Role
 
 _LOOK_S: Final = 0.1
 
 
-class Outcome(msgspec.Struct, kw_only=True):
-    """What became of one request; seconds since the load's start, None where it did not come to that."""
-
-    number: int
-    session: str
-    phase: str
-    prompt_tokens: int
-    output_tokens: int
-    due: float
-    pod: int | None = None
-    source: int | None = None
-    first: float | None = None
-    ended: float | None = None
-    error: str = ""
-    gpu_tokens: int = 0
-    cpu_tokens: int = 0
-    pulled_tokens: int = 0
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`concurrency`: how many requests may be under way, None: as many as are due (an open loop). `horizon_s`: within
-    which a load has to end.
+    which a load has to end. `met`: the first pods have pulled from each other before. `prefill_pods`: the first so many
+    compute prompts only, and the others answer only; 0: all do both.
     """
 
     profile: PodProfile
     pods: int
     concurrency: int | None = None
     client_timeout_s: float = 600.0
-    event_delay_s: float = 0.005
+    delivery: Delivery = Delivery()
+    met: bool = True
+    prefill_pods: int = 0
     horizon_s: float = 86_400.0
 
 
@@ -70,20 +54,24 @@ class Simulation:
             timing or ProfileTiming(settings.profile),
             arm,
             rng,
-            event_delay_s=settings.event_delay_s,
+            delivery=settings.delivery,
+            seed=seed,
+            prefill_pods=settings.prefill_pods,
         )
         self.outcomes: list[Outcome] = []
-        self.explained: dict[int, Decision] = {}
+        self.explained: dict[int, dict[str, Any]] = {}
         self.to_explain: frozenset[int] = frozenset()
         self._settings = settings
         self._seed = seed
         self._prompts = Prompts(MODEL, settings.profile.block_size)
         self._children: dict[int, list[Request]] = {}
-        self._under_way: dict[int, _Life] = {}
+        self._under_way: dict[int, Life] = {}
         self._queue: deque[Request] = deque()
         self._left = 0
         for number in range(settings.pods):
             self.fleet.add(number)
+        if settings.met:
+            self.fleet.acquainted.update(range(settings.pods))
 
     def run(self, requests: Iterable[Request]) -> list[Outcome]:
         """Let the whole load happen; returns what became of each request, in the order of their ends.
@@ -134,6 +122,10 @@ class Simulation:
         """A pod comes up, empty. Raises ValueError where it is up already."""
         self.fleet.add(number)
 
+    def lose_events(self, number: int, seconds: float) -> None:
+        """What a pod tells of its blocks in these seconds does not arrive. Raises ValueError where there is none."""
+        self.fleet.pod(number).feed.lose(seconds)
+
     def _drained(self, pod: ModelledPod) -> None:
         if self.fleet.pods.get(pod.number) is not pod:
             return  # lost meanwhile
@@ -157,19 +149,23 @@ class Simulation:
             due=self.clock.now,
         )
         prompt = self._prompts.prompt(request)
+        decide = partial(self.fleet.decide, f"{self._seed}-{request.number}", prompt, request.session)
+        role: Role = "prefill" if self._settings.prefill_pods else "both"
         try:
-            decision, pod, source = self.fleet.decide(f"{self._seed}-{request.number}", prompt)
+            decision, pod, source = decide(role)
         except GatewayError as error:
             outcome.error = error.code
             self._end(request, outcome)
             return
         if request.number in self.to_explain:
-            self.explained[request.number] = decision
+            self.explained[request.number] = explanation(decision)
         outcome.pod, outcome.source = pod.number, source
-        life = _Life(self, request, outcome, decision, pod)
+        kind = partial(InTwoLegs, decide) if role == "prefill" else Life
+        life = kind(self.fleet, request, outcome, decision, pod, self.finished)
         self._under_way[request.number] = life
-        tokens, keys = self._prompts.whole(request, prompt)
-        sequence = pod_side.Sequence(
+        followers = len(self._children.get(request.number, ()))
+        tokens, keys = self._prompts.whole(request, prompt, followers=followers)
+        sequence = Sequence(
             request.number,
             tokens,
             keys,
@@ -178,9 +174,9 @@ class Simulation:
             first=life.first_token,
             ended=life.ended,
         )
-        life.begin(sequence)
+        life.begin(sequence, self._settings.client_timeout_s)
 
-    def finished(self, life: "_Life") -> None:
+    def finished(self, life: Life) -> None:
         """A request under way has ended, well or not."""
         del self._under_way[life.request.number]
         self._end(life.request, life.outcome)
@@ -200,74 +196,3 @@ class Simulation:
     def _ready(self, request: Request) -> None:
         self._queue.append(request)
         self._fill()
-
-
-class _Life:
-    """One request under way, and the gateway's books on it."""
-
-    __slots__ = ("_lease", "_predicted", "_sequence", "_simulation", "_timer", "outcome", "pod", "request")
-
-    def __init__(
-        self, simulation: Simulation, request: Request, outcome: Outcome, decision: Decision, pod: ModelledPod
-    ) -> None:
-        self.request = request
-        self.outcome = outcome
-        self.pod = pod
-        self._simulation = simulation
-        self._sequence: pod_side.Sequence | None = None
-        # The decision itself, with a candidate per pod, is not kept: thousands may be under way.
-        self._predicted = decision.predicted_cached if decision.source is None else None
-        expected = None if self._predicted is None else Counted(outcome.prompt_tokens, self._predicted)
-        self._lease: Lease = simulation.fleet.table.leased(pod.entry, 0, decision.uncached_tokens, expected)
-        self._timer: Timer | None = None
-
-    def begin(self, sequence: pod_side.Sequence) -> None:
-        """On its way to the pod."""
-        simulation = self._simulation
-        clock, settings = simulation.clock, simulation._settings  # noqa: SLF001 - one object in two halves
-        self._sequence = sequence
-        self._timer = clock.after(settings.client_timeout_s, lambda: self.fail("client timeout"))
-        clock.after(_HOP_S, lambda: self._arrive(sequence))
-
-    def _arrive(self, sequence: pod_side.Sequence) -> None:
-        if sequence.over:
-            return
-        try:
-            self.pod.engine.submit(sequence)
-        except ValueError as error:
-            self.fail(str(error))
-
-    def first_token(self) -> None:
-        """The pod answers."""
-        self._lease.first_byte()
-        self.outcome.first = self._simulation.clock.now + _HOP_S
-
-    def ended(self) -> None:
-        """The answer is whole."""
-        outcome, sequence = self.outcome, self._sequence
-        outcome.ended = self._simulation.clock.now + _HOP_S
-        if sequence is not None and sequence.reused is not None:
-            outcome.gpu_tokens, outcome.cpu_tokens, outcome.pulled_tokens = sequence.reused
-            if self._predicted is not None:
-                trust = self.pod.entry.streams[0].trust
-                trust.compared(self._predicted, sum(sequence.reused), self._simulation.clock.now)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._simulation.clock.at(outcome.ended, self._close)
-
-    def fail(self, error: str) -> None:
-        """It has no answer, unless that is on its way."""
-        if self.outcome.ended is not None:
-            return
-        self.outcome.error = error
-        if self._sequence is not None:
-            self.pod.engine.abort(self._sequence)
-            self._sequence.over = True
-        self._close()
-
-    def _close(self) -> None:
-        self._lease.close()
-        self._sequence = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._simulation.finished(self)

@@ -98,6 +98,15 @@ def trace(name: str, parameters: Mapping[str, Any]) -> Iterator[Request]:
     return TRACES[name](Path(fields.pop("path")), **fields)
 
 
+def format_of(path: Path) -> str:
+    """Which kind of trace a file is, by its first line."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline(1 << 16)
+    if line.startswith("TIMESTAMP"):
+        return "azure"
+    return "aiperf" if '"session_id"' in line else "mooncake"
+
+
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
     path: str
     speed: float = 1.0

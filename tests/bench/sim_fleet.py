@@ -1,7 +1,7 @@
 """The simulator with a large fleet: `PODS REQUESTS` → JSON, in a process of its own.
 
 Prompts of 2,304 tokens, of which 2,048 are one of five prefixes per pod, and answers of 64 tokens. Requests come at
-about half the rate that such pods can do, and go where the gateway's default placement sends them.
+about half the rate that such pods can do, and go where prefix, queue and free memory send them.
 """
 
 import re

@@ -104,6 +104,7 @@ def test_every_metric_that_says_how_the_fleet_does_is_shown(
     of_a_process = {  # and not of its traffic
         "build_info",
         "restores_total",
+        "costs_file_total",
         "file_reloads_total",
         "config_reloads_total",
         "config_loaded_timestamp_seconds",

@@ -32,6 +32,13 @@ def test_a_key_is_given_itself_or_by_its_sha256(tmp_path: Path) -> None:
     assert b.allows("anything")
 
 
+def test_a_key_has_a_priority_and_a_share(tmp_path: Path) -> None:
+    entries = [{"id": "a", "key": "k"}, {"id": "b", "key": "l", "priority": -100, "share": 2}]
+    a, b = load_keys(written(tmp_path, {"keys": entries}))
+    assert (a.priority, a.share) == (0, 1.0)
+    assert (b.priority, b.share) == (-100, 2.0)
+
+
 def test_json_is_read_too_and_no_keys_are_a_file_of_keys(tmp_path: Path) -> None:
     assert load_keys(written(tmp_path, json.dumps({"keys": [{"id": "a", "key": "k"}]})))[0].id == "a"
     assert load_keys(written(tmp_path, {"keys": []})) == ()
@@ -58,6 +65,11 @@ def test_a_key_shows_its_id_only(tmp_path: Path) -> None:
         ({"keys": [{"id": "a", "key": ""}]}, "visible ASCII"),
         ({"keys": [{"id": f"{SECRET} ", "key": "k"}]}, "$.keys[0].id"),
         ({"keys": [{"id": "a", "key": SECRET, "max_concurrent": 0}]}, "$.keys[0].max_concurrent"),
+        ({"keys": [{"id": "a", "key": SECRET, "priority": 101}]}, "$.keys[0].priority"),
+        ({"keys": [{"id": "a", "key": SECRET, "priority": 0.5}]}, "$.keys[0].priority"),
+        ({"keys": [{"id": "a", "key": SECRET, "share": 0}]}, "$.keys[0].share"),
+        ({"keys": [{"id": "a", "key": SECRET, "share": float("inf")}]}, "$.keys[0].share"),
+        ({"keys": [{"id": "a", "key": SECRET, "share": float("nan")}]}, "$.keys[0].share"),
         ({"keys": [{"id": "a", "key": SECRET}, {"id": "a", "key": "k"}]}, "id a is listed twice"),
         ({"keys": [{"id": "a", "key": SECRET}, {"id": "b", "key": SECRET}]}, "a and b have the same key"),
         (f"keys: [{{id: a, key: *{SECRET}}}]", "line 1, column 21: not usable YAML"),

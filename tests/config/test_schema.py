@@ -8,6 +8,7 @@ from config.schema import (
     P2P,
     Breaker,
     Config,
+    Costs,
     Limits,
     Listen,
     Log,
@@ -19,7 +20,17 @@ from config.schema import (
     split_address,
     tcp_address,
 )
-from scorers import KvUtilization, MaxScore, Prefix, Queue
+from scorers import (
+    ExpectedSource,
+    ExpectedTtft,
+    KvUtilization,
+    MaxScore,
+    Prefix,
+    Queue,
+    RandomPick,
+    Softmax,
+    WeightedSampling,
+)
 
 URL = "http://10.0.0.1:8000"
 
@@ -53,10 +64,11 @@ def test_only_pods_has_no_default() -> None:
         listen=Listen(host="0.0.0.0", port=8080),
         tokens=Tokens(backend="auto", timeout=2.0, memo_tokens=8_000_000, max_batch=16),
         placement=Placement(
-            scorers=(Prefix(weight=3.0, cpu_weight=0.8), Queue(weight=2.0), KvUtilization(weight=2.0)),
-            picker=MaxScore(),
+            scorers=(ExpectedTtft(weight=1.0, foresight=1.0, patience=0.1, slack_ms=5.0),),
+            picker=Softmax(temperature=0.02),
         ),
-        p2p=P2P(enabled=True, port=5710, min_cached_token_delta=2048),
+        p2p=P2P(enabled=True, port=5710, source=ExpectedSource(foresight=1.0, patience=0.1)),
+        costs=Costs(path=None, save_interval=60.0),
         poll=Poll(interval=1.0, timeout=3.0, failures=2, max_age=10.0),
         limits=Limits(
             max_body=64 * 2**20,
@@ -80,12 +92,35 @@ def test_a_pod_is_known_by_its_url_alone() -> None:
 
 def test_a_section_that_is_given_in_part_keeps_its_other_defaults() -> None:
     config = decode({"pods": [{"url": URL}], "p2p": {"port": 7000}}, source="")
-    assert config.p2p == P2P(port=7000, min_cached_token_delta=2048)
+    assert config.p2p == P2P(port=7000)
+
+
+def test_by_default_costs_say_from_how_many_tokens_on_a_pull_pays() -> None:
+    for p2p, floor in (({}, None), ({"min_cached_token_delta": "auto"}, None), ({"min_cached_token_delta": 64}, 64)):
+        assert decode({"pods": [{"url": URL}], "p2p": p2p}, source="").p2p.floor == floor
+    told = refused_beside_a_pod(p2p={"min_cached_token_delta": "never"})
+    assert told == "f.yaml: $.p2p.min_cached_token_delta: Invalid enum value 'never'"
+
+
+def test_a_source_is_chosen_by_name() -> None:
+    sampled = decode({"pods": [{"url": URL}], "p2p": {"source": {"type": "weighted-sampling"}}}, source="").p2p
+    assert sampled == P2P(source=WeightedSampling())
 
 
 def test_a_list_of_scorers_replaces_the_default_as_a_whole() -> None:
     given = {"pods": [{"url": URL}], "placement": {"scorers": [{"type": "queue", "weight": 1}]}}
     assert decode(given, source="").placement == Placement(scorers=(Queue(weight=1.0),))
+
+
+def test_beside_scorers_of_ones_own_the_highest_sum_is_picked_unless_it_is_said_otherwise() -> None:
+    def picker(**placement: object) -> object:
+        return decode({"pods": [{"url": URL}], "placement": placement}, source="").placement.picker
+
+    queue = [{"type": "queue"}]
+    assert picker(scorers=queue) == MaxScore()
+    assert picker(scorers=queue, picker={"type": "softmax"}) == Softmax()
+    assert picker(picker={"type": "random"}) == RandomPick()
+    assert picker(filters=[{"type": "role"}]) == picker() == Softmax()
 
 
 def test_no_scorers_at_all_leave_placement_to_the_draw() -> None:
@@ -148,6 +183,12 @@ def test_an_unknown_nested_key_is_refused_with_its_path() -> None:
         ({"poll": {"interval": float("nan")}}, "$.poll.interval"),
         ({"limits": {"first_byte_timeout": float("inf")}}, "$.limits.first_byte_timeout"),
         ({"limits": {"attempts": 0}}, "$.limits.attempts"),
+        ({"admission": {"max_in_flight": 0}}, "$.admission.max_in_flight"),
+        ({"admission": {"max_kv_usage": 0}}, "$.admission.max_kv_usage"),
+        ({"admission": {"max_kv_usage": 1.01}}, "$.admission.max_kv_usage"),
+        ({"admission": {"queue": -1}}, "$.admission.queue"),
+        ({"admission": {"timeout": 0}}, "$.admission.timeout"),
+        ({"admission": {"priority_header": "x: y"}}, "$.admission.priority_header"),
         ({"breaker": {"failures": 0}}, "$.breaker.failures"),
         ({"tokens": {"memo_tokens": -1}}, "$.tokens.memo_tokens"),
         ({"tokens": {"backend": "estimate"}}, "$.tokens.backend"),
@@ -173,6 +214,14 @@ def test_a_key_that_is_no_text_is_refused_with_the_path_of_its_mapping() -> None
 def test_a_scorer_listed_twice_is_refused() -> None:
     twice = {"scorers": [{"type": "queue"}, {"type": "prefix"}, {"type": "queue", "weight": 1}]}
     assert refused_beside_a_pod(placement=twice) == "f.yaml: $.placement: scorer 'queue' is listed twice"
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_in_flight": 1}, {"max_in_flight_tokens": 1}, {"max_waiting": 1}, {"max_kv_usage": 0.5}]
+)
+def test_admission_needs_a_bound_and_any_will_do(bound: dict[str, Any]) -> None:
+    assert refused_beside_a_pod(admission={"enabled": True}).startswith("f.yaml: $.admission: enabled needs max_in_fl")
+    assert decode({"pods": [{"url": URL}], "admission": {"enabled": True, **bound}}, source="").admission.enabled
 
 
 def test_a_role_that_does_not_exist_yet_is_refused() -> None:

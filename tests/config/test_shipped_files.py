@@ -10,7 +10,7 @@ import yaml
 
 import config
 from config.load import Config, PodConfig, load
-from scorers import AnyPicker, AnyScorer
+from scorers import AnyFilter, AnyPicker, AnyScorer
 
 FOLDER = Path(config.__file__).parent
 GATEWAY = FOLDER / "gateway.yaml"
@@ -75,9 +75,9 @@ def test_it_mentions_every_field_of_every_struct() -> None:
             assert found, f"{struct}: {field.encode_name}"
 
 
-def test_it_names_every_scorer_and_picker_there_is() -> None:
+def test_it_names_every_scorer_picker_and_filter_there_is() -> None:
     text = GATEWAY.read_text(encoding="utf-8")
-    for kind in (*get_args(AnyScorer), *get_args(AnyPicker)):
+    for kind in (*get_args(AnyScorer), *get_args(AnyPicker), *get_args(AnyFilter)):
         assert re.search(rf"\b{kind.__struct_config__.tag}\b", text), kind
 
 

@@ -69,13 +69,13 @@ class Gateway:
 
 
 @contextmanager
-def in_front_of(pods: Sequence[Pod], directory: Path, **sections: Any) -> Iterator[Gateway]:
+def in_front_of(pods: Sequence[Pod], directory: Path, /, **sections: Any) -> Iterator[Gateway]:
     """A gateway as a process, as long as the context lasts, once all pods are ready. It has to end in peace."""
     (port,) = free_ports(1)
     config = {
         "listen": {"host": "127.0.0.1", "port": port},
         "pods": [{"url": pod.url, "p2p": f"127.0.0.1:{pod.parameters.p2p_port}"} for pod in pods],
-        "p2p": {"min_cached_token_delta": 256},
+        "p2p": {"source": {"type": "weighted-sampling"}, "min_cached_token_delta": 256},
         "poll": {"interval": 0.25},
         "limits": {"drain_timeout": 5},
         **sections,

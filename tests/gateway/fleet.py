@@ -29,6 +29,7 @@ SMALL = PodProfile(block_size=BLOCK, gpu_blocks=512, cpu_blocks=2048, max_model_
 SLOW = msgspec.structs.replace(SMALL, speed=1, decode_ms=20)
 PREFIX_ONLY = {"scorers": [{"type": "prefix"}]}
 QUEUE_ONLY = {"scorers": [{"type": "queue"}]}
+AFFINITY = {"preset": "affinity"}
 
 
 class Answer(NamedTuple):
@@ -182,7 +183,8 @@ def configuration(pods: Sequence[Any], **sections: Any) -> Config:
         "listen": {"host": "127.0.0.1", "port": 0},
         "pods": [pod if isinstance(pod, dict) else spec(pod) for pod in pods],
         "poll": {"interval": 0.1, "timeout": 2.0},
-        "p2p": {"min_cached_token_delta": 64, "probe": False},
+        # From so many tokens on, whatever a pull costs: these pods are too quick for one to pay.
+        "p2p": {"min_cached_token_delta": 64, "source": {"type": "weighted-sampling"}, "probe": False},
         "tokens": {"render_once": False},  # no request of the gateway's own among those that tests count
     }
     for name, section in sections.items():

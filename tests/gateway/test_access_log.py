@@ -70,6 +70,8 @@ async def test_a_request_leaves_one_line_that_tells_its_story(tmp_path: Path) ->
         "completion_tokens": 3,
         "broken": None,
         "client": None,
+        "queued_s": None,
+        "predicted_ttft_s": None,
     }
 
 
@@ -153,7 +155,7 @@ def a_line(request_id: str) -> Line:
             **dict.fromkeys(
                 ("key", "source", "prompt_tokens", "predicted_cached", "reported_cached", "completion_tokens"), None
             ),
-            **dict.fromkeys(("ttft_s", "broken", "tokens_reason"), None),
+            **dict.fromkeys(("ttft_s", "predicted_ttft_s", "broken", "tokens_reason"), None),
         },
         Line,
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadgen.pod import SimulatedPod
-from tests.gateway.fleet import Front, fleet, ids, text_body, until, warm
+from tests.gateway.fleet import AFFINITY, Front, fleet, ids, text_body, until, warm
 
 pytestmark = pytest.mark.usefixtures("ties_go_to_the_first")
 
@@ -119,7 +119,7 @@ async def test_where_others_use_the_pod_too_its_counters_say_nothing() -> None:
 
 
 async def test_each_rank_is_judged_by_its_own_counters() -> None:
-    async with fleet(pod={**SILENT, "ranks": 2}) as (front, (pod,)):
+    async with fleet(pod={**SILENT, "ranks": 2}, placement=AFFINITY) as (front, (pod,)):
         for rank in (0, 1):
             body, headers = text_body(ids(PROMPT, salt=rank)), {"x-data-parallel-rank": str(rank)}
             async with front.http.post(f"{pod.url}/v1/completions", json=body, headers=headers) as answer:

@@ -118,13 +118,10 @@ class Followed:
             number, self._published = self._published, self._published + 1
             if self._random.random() < self._loss:
                 continue
-            lost = self.numbers.lost
             # As `Subscriber` does with a stream that has no replay.
             assert self.numbers.live(number).action is Action.APPLY
             intake.apply(batch)
-            self.stream.certain = self.numbers.certain
-            if self.numbers.lost > lost:
-                self.stream.trust.lost(now)
+            self.stream.follows(self.numbers, now)
 
 
 class Outcome(NamedTuple):
@@ -142,7 +139,7 @@ def routed(loss: float, seed: int, told: Told = "in answers") -> Outcome:
     index = RadixIndex()
     table = PodTable((each.pod for each in followed.values()), max_load_age=10.0, clock=lambda: now)
     intakes = {url: each.intake(index, Metrics(table, index)) for url, each in followed.items()}
-    decider = Decider(index, table, Placement(), P2P(enabled=False), coordinate=Random(seed).random)
+    decider = Decider(index, table, Placement(preset="affinity"), P2P(enabled=False), coordinate=Random(seed).random)
     recent: deque[str] = deque(maxlen=REMEMBERED)
     asked = held = 0
     for number, prompt in enumerate(islice(conversations(seed), REQUESTS)):
@@ -157,7 +154,7 @@ def routed(loss: float, seed: int, told: Told = "in answers") -> Outcome:
         held += chosen.engine.holds(prompt)
         assert decision.predicted_cached is not None
         expected = Counted(len(prompt), decision.predicted_cached)
-        with table.leased(decision.pod, 0, decision.uncached_tokens, expected) as lease:
+        with decision.leased(table, expected) as lease:
             reused, batches = chosen.engine.serve(prompt)
             lease.first_byte()
         chosen.publish(batches, intakes[decision.pod.url], now)
@@ -181,7 +178,7 @@ def test_what_is_lost_for_good_costs_few_hits(seed: int, told: Told) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_losing_most_frames_costs_more(seed: int) -> None:
-    assert routed(0.6, seed).hit_rate < perfect(seed).hit_rate - BOUND
+    assert routed(0.8, seed).hit_rate < perfect(seed).hit_rate - BOUND
 
 
 @cache

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 
 from config.schema import Breaker, PodConfig
-from gateway.leases import Lease
 from gateway.pods import EventStream, Load, Model, Pod, PodTable
-from index import Cached, Publisher
+from index import Cached, Publisher, Sequence
 
 BASE = {"base": Model("base", "base"), "poet": Model("poet", "poet", adapter=True)}
 
@@ -36,8 +35,9 @@ def names(pods: list[Pod]) -> list[str]:
 
 def test_a_lease_is_released_step_by_step_and_once() -> None:
     one = pod()
-    lease = Lease(one, 0, 50, 0.0)
-    other = Lease(one, 0, 7, 0.0)
+    table = PodTable([one], max_load_age=10)
+    lease = table.leased(one, 0, 50)
+    other = table.leased(one, 0, 7)
     assert (one.in_flight[0].requests, one.in_flight[0].tokens) == (2, 57)
     for _ in range(2):
         lease.first_byte()
@@ -51,7 +51,7 @@ def test_a_lease_is_released_step_by_step_and_once() -> None:
 
 def test_a_lease_of_an_earlier_incarnation_touches_nothing_of_the_next() -> None:
     one = pod()
-    lease = Lease(one, 0, 50, 0.0)
+    lease = PodTable([one], max_load_age=10).leased(one, 0, 50)
     one.left("gone")
     one.joined(BASE, (0,))
     lease.failed(0.0, suspect=False)
@@ -134,6 +134,43 @@ def test_a_pod_that_left_forgets_its_load_and_streams_and_keeps_its_models() -> 
     assert (one.state, one.reason, one.load, one.streams[0]) == ("down", "no answer", {}, EventStream())
     assert list(table.models()) == ["base", "poet"]
     assert table.serving("base") == []
+
+
+def follow(stream: EventStream, numbers: Sequence, now: float, *frames: int) -> None:
+    for number in frames:
+        numbers.live(number)
+    stream.follows(numbers, now)
+
+
+def test_claims_lose_credit_for_the_time_whose_batches_are_lost() -> None:
+    stream, numbers = EventStream(), Sequence(replay=False)
+    follow(stream, numbers, 0.0)
+    follow(stream, numbers, 100.0, 0, 1)
+    assert stream.trust.credit(1e6) == 1.0
+    follow(stream, numbers, 190.0, 4)
+    assert stream.trust.credit(190.0) == stream.trust.credit(1e6) == pytest.approx(0.5)  # two of three
+    follow(stream, numbers, 250.0)
+    follow(stream, numbers, 310.0, 5, 7)
+    assert stream.trust.credit(1e6) == pytest.approx(2 ** -(100 / 60))  # and one of three
+    assert (stream.last_seq, stream.lost, stream.certain) == (7, 3, False)
+
+
+def test_of_batches_lost_before_any_was_seen_nobody_knows_how_much_time_they_took() -> None:
+    stream, numbers = EventStream(last_seq=4), Sequence(replay=False, position=4)
+    follow(stream, numbers, 100.0)
+    follow(stream, numbers, 110.0, 9)
+    assert stream.trust.credit(110.0) == 1.0
+    assert stream.trust.credit(170.0) == pytest.approx(0.5)
+
+
+def test_of_a_new_engine_time_is_counted_from_its_first_batch_on() -> None:
+    stream, numbers = EventStream(), Sequence(replay=False)
+    follow(stream, numbers, 100.0, 0, 1, 2)
+    follow(stream, numbers, 200.0, 2, 2)  # the first one tells of the restart
+    assert stream.restarts == 1
+    assert stream.trust.credit(260.0) == pytest.approx(0.5)
+    follow(stream, numbers, 320.0, 4)
+    assert stream.trust.credit(320.0) == pytest.approx(2 ** -(120 / 60 + 60 / 60))
 
 
 def test_the_base_model_is_no_adapter() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable, PodUnreachable
-from gateway.pods import Load
+from gateway.pods import Adapters, Load
 from gateway.poller import EventSource, Poller, parse_metrics
 from gateway.progress import Work
 from gateway.upstream import PodApi
@@ -86,6 +86,29 @@ vllm:generation_tokens_total{engine="1"} 7.0
 
 def test_a_series_that_is_missing_leaves_the_others() -> None:
     assert parse_metrics(b'vllm:num_requests_running{engine="0"} 2.0\n').load == {0: Load(None, 2, None)}
+
+
+LORAS = """vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql",waiting_lora_adapters=""} 1.7e9
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="sql,poet",waiting_lora_adapters="chess"} 1.8e9
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="",waiting_lora_adapters=""} 1.76444311e+09
+"""
+
+
+def test_of_adapters_the_newest_series_counts_on_every_rank() -> None:
+    newest = Adapters(2, frozenset({"sql", "poet"}), frozenset({"chess"}))
+    assert [load.adapters for load in parse_metrics(PAGE + LORAS.encode()).load.values()] == [newest, newest]
+
+
+def test_labels_come_in_any_order_and_names_in_any_script() -> None:
+    page = 'vllm:num_requests_running 1.0\nvllm:lora_requests_info{waiting_lora_adapters="",engine="0",'
+    page += 'running_lora_adapters="poète",model_name="m",max_lora="4"} 1.0\n'
+    assert parse_metrics(page.encode()).load[0].adapters == Adapters(4, frozenset({"poète"}), frozenset())
+
+
+@pytest.mark.parametrize("slots", ["", "many", "1234567890", "-1"])
+def test_adapters_without_a_number_of_slots_are_unknown(slots: str) -> None:
+    page = PAGE + LORAS.replace('max_lora="2"', f'max_lora="{slots}"').encode()
+    assert [load.adapters for load in parse_metrics(page).load.values()] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ async def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_of_in_one_
         assert says in entry["error"]
         assert "\n" not in entry["error"]
         assert list(await front.pods()) == [one.url]
-        assert list((await front.explain([1]))["candidates"][0]["scores"]) == ["prefix", "queue", "kv-utilization"]
+        assert list((await front.explain([1]))["candidates"][0]["scores"]) == ["expected-ttft"]
         assert await front.metric("config_reloads_total", result="failed") == 1
         assert await front.metric("config_loaded_timestamp_seconds") == loaded > 0
         assert (await front.complete([1])).pod == one.url

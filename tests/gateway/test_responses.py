@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.sticky import Keeper, Responses
 from loadgen.pod import SimulatedPod
-from tests.gateway.fleet import MODEL, Answer, Front, fleet, serving, simulated, until
+from tests.gateway.fleet import MODEL, QUEUE_ONLY, Answer, Front, fleet, serving, simulated, until
 from tests.gateway.keyring import ALICE, BOB, ROOT, bearer, write
 from tests.gateway.scripted import models, says, scripted
 
@@ -38,7 +38,7 @@ async def down(front: Front, pod: SimulatedPod) -> None:
 
 
 async def test_what_is_asked_of_a_response_goes_to_the_pod_that_made_it() -> None:
-    async with fleet(3) as (front, _):
+    async with fleet(3, placement=QUEUE_ONLY) as (front, _):
         made = [await make(front, background=True) for _ in range(9)]
         assert len({answer.pod for answer in made}) > 1
         for answer in made:

@@ -244,6 +244,54 @@ async def test_a_gap_that_no_replay_fills_is_given_up() -> None:
         await row(front, pod, last_seq=6, certain=False)
 
 
+async def test_gap_after_gap_is_replayed_as_long_as_replays_bring_what_they_are_asked_for() -> None:
+    async with following() as (front, pod, announcer):
+        assert await announcer.asked() == 0
+        await announcer.answer((0, FIRST))
+        await row(front, pod, last_seq=0, certain=True)
+        await announcer.send(2, batch())
+        for missing in (1, 3, 5, 7, 9):
+            assert await announcer.asked() == missing
+            # What comes while it is answered is behind another gap.
+            await announcer.send(missing + 3, batch())
+            await front.get("/health")
+            await announcer.answer((missing, batch()), (missing + 1, batch()))
+        assert await announcer.asked() == 11
+        await announcer.answer((11, SECOND))
+        await row(front, pod, last_seq=12, certain=True)
+        await holds(front, 2 * BLOCK)
+        assert await front.metric("kv_replays_total", result="complete") == 7
+
+
+async def test_what_is_given_up_is_the_gap_that_no_attempt_filled_and_not_the_next_one() -> None:
+    async with following() as (front, pod, announcer):
+        assert await announcer.asked() == 0
+        await announcer.answer((0, FIRST))
+        await row(front, pod, last_seq=0, certain=True)
+        await announcer.send(2, batch())
+        assert await announcer.asked() == 1
+        await announcer.send(4, batch())
+        await front.get("/health")
+        await announcer.answer()
+        for _ in range(2):
+            assert await announcer.asked() == 1
+            await announcer.answer()
+        assert await announcer.asked() == 3
+        await announcer.answer((3, SECOND))
+        await row(front, pod, last_seq=4, certain=False)
+        await holds(front, 2 * BLOCK)
+
+
+async def test_a_hole_behind_what_is_given_up_is_asked_for() -> None:
+    async with following() as (front, pod, announcer):
+        for _ in range(3):
+            assert await announcer.asked() == 0
+            await announcer.answer((7, FIRST), (9, THIRD))
+        assert await announcer.asked() == 8
+        await announcer.answer((8, SECOND), (9, THIRD))
+        await row(front, pod, last_seq=9, certain=False, cached_blocks={"gpu": 3, "cpu": 0})
+
+
 @pytest.mark.usefixtures("_soon")
 async def test_a_frame_that_comes_late_is_known_already() -> None:
     async with following() as (front, pod, announcer):

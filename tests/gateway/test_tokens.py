@@ -12,6 +12,7 @@ from gateway.tokens import TokenIds
 from index import block_keys, root_key, salt_extra
 from loadgen.tokens import TURN, render_chat, render_prompt
 from tests.gateway.fleet import (
+    AFFINITY,
     MODEL,
     PREFIX_ONLY,
     Front,
@@ -207,7 +208,10 @@ async def refused(_: web.Request) -> web.Response:
 async def test_a_tokenizer_that_fails_costs_the_prefix_term_and_not_the_request(
     tokenize: Callable[[web.Request], Awaitable[web.StreamResponse]], reason: str
 ) -> None:
-    async with scripted(completions=OK, tokenize=tokenize) as pod, serving([pod], tokens={"timeout": 0.2}) as front:
+    async with (
+        scripted(completions=OK, tokenize=tokenize) as pod,
+        serving([pod], tokens={"timeout": 0.2}, placement=AFFINITY) as front,
+    ):
         answer = await front.post("/v1/completions", text_body("some text"))
         assert (answer.status, answer.pod) == (200, pod.url)
         assert await from_none(front, reason) == 1

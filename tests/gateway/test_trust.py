@@ -59,7 +59,12 @@ async def test_claims_that_fail_cost_the_pod_its_prefix_credit() -> None:
         assert await front.metric("pod_credit", pod=name) == pytest.approx(row["credit"], abs=0.05)
         assert await front.metric("mispredicted_requests_total", direction="over") == LIES
         claim(pod, ids(PROMPT, salt=500), 500)
-        candidate, _ = (await front.explain(ids(PROMPT, salt=LIES - 1)))["candidates"]
+
+        async def claimed() -> bool:
+            return bool((await front.explain(ids(PROMPT, salt=500)))["candidates"][0]["cached_tokens"]["any"] == HELD)
+
+        await until(claimed)
+        candidate, _ = (await front.explain(ids(PROMPT, salt=500)))["candidates"]
         assert candidate["credit"] == pytest.approx(row["credit"], abs=0.05)
         assert candidate["scores"]["prefix"] < 0.3
 

@@ -57,20 +57,34 @@ def test_more_than_predicted_is_no_fault() -> None:
     assert after(10, 500).accuracy == 1.0
 
 
-def test_untested_claims_decay_once_events_are_missing() -> None:
+def test_untested_claims_decay_with_the_time_that_is_missing_and_not_with_the_time_since() -> None:
     trust = Trust()
-    trust.lost(100.0)
+    trust.lost(100.0, 6.0)
+    assert trust.credit(100.0) == trust.credit(1e6) == pytest.approx(2**-0.1)
+    trust.lost(200.0, 54.0)
+    assert trust.credit(200.0) == trust.credit(1e6) == pytest.approx(0.5)
+    trust.restored()
+    assert trust.credit(200.0) == 1.0
+    trust.lost(300.0, 6.0)
+    assert trust.credit(300.0) == pytest.approx(2**-0.1)
+
+
+def test_where_nobody_knows_how_much_is_missing_they_decay_with_the_time_since() -> None:
+    trust = Trust()
+    trust.lost(100.0, None)
     assert trust.credit(100.0) == 1.0
     assert trust.credit(160.0) == pytest.approx(0.5)
-    trust.lost(160.0)  # again: the first loss counts
+    trust.lost(160.0, None)  # again: the first loss counts
     assert trust.credit(220.0) == pytest.approx(0.25)
+    trust.lost(220.0, 60.0)
+    assert trust.credit(220.0) == pytest.approx(0.125)
     trust.restored()
     assert trust.credit(220.0) == 1.0
 
 
 def test_after_a_loss_measured_accuracy_takes_the_place_of_decay() -> None:
     trust = after(50, 10)
-    trust.lost(50.0)
+    trust.lost(50.0, None)
     assert trust.accuracy is None
     assert after(50, 95, start=50.0, trust=trust).credit(100.0) > 0.9
     assert trust.credit(100.0) < 1.0
@@ -78,15 +92,15 @@ def test_after_a_loss_measured_accuracy_takes_the_place_of_decay() -> None:
 
 @given(
     st.lists(st.tuples(st.integers(-5, 1000), st.integers(-5, 1000), st.floats(0, 1e6)), max_size=30),
-    st.none() | st.floats(0, 1e6),
+    st.lists(st.tuples(st.floats(0, 1e6), st.none() | st.floats(0, 1e6)), max_size=3),
     st.floats(0, 1e7),
 )
 def test_credit_is_a_fraction_whatever_happens(
-    history: list[tuple[int, int, float]], lost: float | None, now: float
+    history: list[tuple[int, int, float]], losses: list[tuple[float, float | None]], now: float
 ) -> None:
     trust = Trust()
-    if lost is not None:
-        trust.lost(lost)
+    for at, seconds in losses:
+        trust.lost(at, seconds)
     for predicted, reported, at in history:
         trust.compared(predicted, reported, at)
     assert 0.0 <= trust.credit(now) <= 1.0

@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any, cast, get_args
 
 import msgspec
 import msgspec.inspect as inspected
@@ -14,13 +16,15 @@ import yaml
 from prometheus_client import Counter, Histogram
 
 from config.load import Config, decode
+from config.presets import PRESETS
 from gateway import cli
-from gateway.decision import Decision, explanation
+from gateway.decision import Decision
+from gateway.explained import explanation
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
 from index import RadixIndex
-from scorers import Candidate, MaxScore, PlacementRequest, Prefix, place
+from scorers import AnyFilter, AnyPicker, AnyScorer, Candidate, ExpectedTtft, MaxScore, PlacementRequest, place
 
 CHECKOUT = Path(__file__).parents[2]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -116,13 +120,22 @@ def test_every_setting_is_in_the_readme_with_its_default(path: str) -> None:
         assert shown  # what it amounts to, in words
     else:
         assert code(shown)
-        assert yaml.safe_load(code(shown)[0]) == (list(default) if isinstance(default, tuple) else default)
+        value = yaml.safe_load(code(shown)[0])
+        if isinstance(default, msgspec.Struct):
+            value = msgspec.convert(value, type(default))
+        assert value == (list(default) if isinstance(default, tuple) else default)
 
 
 def test_the_readme_shows_no_setting_that_does_not_exist() -> None:
     tops = {field.encode_name for field in msgspec.structs.fields(Config)}
     shown = {name for name in rows(README) if re.split(r"[.\[]", name)[0] in tops and re.search(r"[.\[]", name)}
     assert shown == SETTINGS.keys()
+
+
+def test_every_scorer_picker_filter_and_preset_is_described_in_the_readme() -> None:
+    unions = get_args(AnyScorer) + get_args(AnyPicker) + get_args(AnyFilter)
+    names = {kind.__struct_config__.tag for kind in unions} | set(PRESETS)
+    assert names - rows(README).keys() == set()
 
 
 def test_the_configuration_in_the_readme_is_valid() -> None:
@@ -187,6 +200,7 @@ def test_the_explanation_in_the_readme_has_the_fields_of_a_real_one() -> None:
     request = PlacementRequest(request_id="r", prompt_tokens=2053, block_size=16, model="m")
     scorers = decode({"pods": [{"url": "http://10.0.0.1:8000"}]}, source="").placement.scorers
     decision = Decision(
+        request=request,
         pod=cast("Pod", None),
         candidates=candidates,
         placed=place(request, candidates, scorers, MaxScore(), coordinate=0.0),
@@ -200,14 +214,28 @@ def test_the_explanation_in_the_readme_has_the_fields_of_a_real_one() -> None:
     )
     real = explanation(decision)
     assert shape(example) == shape(real)
-    assert Prefix.name in real["candidates"][0]["scores"]
+    assert ExpectedTtft.name in real["candidates"][0]["scores"]
+
+
+def test_the_scorer_in_the_readme_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = (block for block in sections(README) if "class Weather" in block)
+    (text,) = (block for block in sections(README) if "my_company.scoring:Weather" in block)
+    package, module = ModuleType("my_company"), ModuleType("my_company.scoring")
+    for each in (package, module):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    exec(source, vars(module))  # noqa: S102 - it is ours
+    config = decode({"pods": [{"url": "http://10.0.0.1:8000"}], **yaml.safe_load(text)}, source="README")
+    scorer = config.placement.scorers[1]
+    request = PlacementRequest(request_id="r", prompt_tokens=None, block_size=16, model="m")
+    skies = [Candidate(pod="a", labels={"sky": "grey"}), Candidate(pod="b")]
+    assert (scorer.weight, scorer.score(request, skies)) == (2, [0.3, 1.0])
 
 
 def shape(value: Any) -> Any:
     """Keys, in order, all the way down; a list's items have one shape."""
     if isinstance(value, dict):
         return [(key, shape(item)) for key, item in value.items()]
-    return [shape(value[0])] if isinstance(value, list) else None
+    return [shape(value[0])] if isinstance(value, list) and value else None
 
 
 # Links, paths, versions

@@ -22,6 +22,12 @@ candidates = st.builds(
     kv_usage=st.none() | st.floats(0, 1),
     in_flight_requests=st.integers(0, 500),
     in_flight_tokens=tokens,
+    role=st.sampled_from(["both", "prefill", "decode"]),
+    labels=st.dictionaries(st.sampled_from(["zone", "gpu"]), st.sampled_from(["a", "b", "c"])),
+    session=st.booleans(),
+    cold_turn=st.integers(0, 20),
+    adapter=st.sampled_from(["loaded", "slot", "waiting", "full", None]),
+    expected_ttft=st.none() | st.floats(0, 100),
 )
 requests = st.builds(
     PlacementRequest,

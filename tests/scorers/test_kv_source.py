@@ -204,7 +204,7 @@ def test_a_pod_known_under_two_urls_does_not_pull_from_itself() -> None:
 def test_another_rank_of_the_same_host_is_a_valid_source() -> None:
     other_rank = holder("a", 6, rank=1, p2p_port=7778)
     decision = choose_source(other_rank, holder("a", 0, rank=0), min_cached_token_delta=1)
-    assert decision == (other_rank, "named")
+    assert (decision.source, decision.reason) == (other_rank, "named")
     assert other_rank.p2p_port == 7777 + other_rank.rank
 
 

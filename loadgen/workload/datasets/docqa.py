@@ -22,11 +22,13 @@ from loadgen.workload.datasets.session import Session
 class DocQa(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`conversations` conversations of `turns` turns, of which at most `live` go on at a time (None: no limit).
 
+    Every prompt begins with the same `common_tokens`, as a chat template or instructions make it, then the document.
     A question is asked `pause` seconds after the last answer. Phases: "cold" is a conversation's first turn, "warm"
     each later one.
     """
 
     conversations: int = 192
+    common_tokens: int = 0
     document_tokens: Tokens = 48_000
     turns: Tokens = 6
     question_tokens: Tokens = 256
@@ -38,7 +40,7 @@ class DocQa(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Refuse what makes no conversation."""
         check_range(1, conversations=self.conversations, document_tokens=self.document_tokens, turns=self.turns)
         check_range(1, question_tokens=self.question_tokens, output_tokens=self.output_tokens, live=self.live)
-        check_range(0, pause=self.pause)
+        check_range(0, pause=self.pause, common_tokens=self.common_tokens)
 
     def requests(self, seed: int) -> Iterator[Request]:
         """The conversations; with a limit, each waits for the end of the one `live` before it."""
@@ -47,9 +49,10 @@ class DocQa(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def _requests(self, rng: Random) -> Iterator[Request]:
         numbers = count()
+        common = [Piece(rng.getrandbits(64), self.common_tokens, "system")] if self.common_tokens else []
         for conversation in range(self.conversations):
             document = Piece(rng.getrandbits(64), draw_tokens(self.document_tokens, rng), "system")
-            session = Session(f"docqa-{conversation}", [document])
+            session = Session(f"docqa-{conversation}", [*common, document])
             for turn in range(draw_tokens(self.turns, rng)):
                 question = Piece(rng.getrandbits(64), draw_tokens(self.question_tokens, rng))
                 yield session.turn(

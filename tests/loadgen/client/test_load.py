@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.client.load import Load, format_of
+from loadgen.client.load import Load
 from loadgen.client.schedule import ClosedLoop, OpenLoop
+from loadgen.workload.traces import format_of
 
 MOONCAKE = '{"timestamp": %d, "input_length": 600, "output_length": 5, "hash_ids": [1, %d]}\n'
 AIPERF = '{"session_id": "a", "input_length": 10, "output_length": 5, "hash_ids": [1], "timestamp": 0.0}\n'

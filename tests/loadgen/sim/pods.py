@@ -14,6 +14,7 @@ from loadgen.sim.memory import Memory
 from loadgen.sim.phase import Phase
 from loadgen.sim.pulls import Loader
 from loadgen.sim.sequence import Sequence
+from loadgen.sim.tiers import CpuTier, GpuTier
 from loadgen.sim.timing import ProfileTiming
 
 MODEL = "model"
@@ -52,6 +53,24 @@ class Happened(NamedTuple):
     at: float
 
 
+def users(tier: GpuTier) -> dict[int, int]:
+    """How many use each block that somebody uses."""
+    return {key: span.users for key, span in tier._spans._of.items() if span.users}
+
+
+def in_order(tier: GpuTier | CpuTier) -> list[int]:
+    """Blocks that nobody uses, the first to go first; all spans are sound."""
+    found = {id(span): span for span in tier._spans._of.values()}.values()
+    entries = {(used_at, -start, id(span)) for used_at, start, _, span in tier._spans._oldest}
+    for span in found:
+        assert all(tier._spans._of[key] is span for key in span.keys)
+        assert span.users >= 0
+        assert (span.used_at, span.start, id(span)) in entries if not span.users else not span.used_at
+    assert sum(len(span.keys) for span in found) == len(tier._spans)
+    idle = sorted((span.used_at, -span.start, span.keys) for span in found if not span.users)
+    return [key for _, _, keys in idle for key in reversed(keys)]
+
+
 class Ledger:
     """What a pod's events leave of its tiers; refuses events that cannot be."""
 
@@ -77,8 +96,8 @@ class Ledger:
 
     def agrees_with(self, memory: Memory) -> None:
         """The tiers hold what the events say, and the index knows it."""
-        assert self.blocks[Tier.GPU] == memory.gpu._uses.keys() | memory.gpu._idle.keys()
-        assert self.blocks[Tier.CPU] == set(memory.cpu._blocks)
+        assert self.blocks[Tier.GPU] == memory.gpu._spans._of.keys()
+        assert self.blocks[Tier.CPU] == memory.cpu._spans._of.keys()
         assert self.index.blocks(self.publisher) == {tier: len(self.blocks[tier]) for tier in Tier}
         assert self.index.stats().orphans == 0
         self.index.check_invariants()
@@ -88,14 +107,13 @@ def within_bounds(memory: Memory) -> None:
     gpu = memory.gpu
     assert gpu.unnamed >= 0
     assert memory.answered >= 0
-    assert all(uses > 0 for uses in gpu._uses.values())
-    assert not gpu._uses.keys() & gpu._idle.keys()
-    assert not gpu._idle or gpu.used + len(gpu._idle) + memory.answered // memory._size <= gpu.capacity
+    assert len(users(gpu)) == gpu.used - gpu.unnamed
+    assert not gpu.idle or gpu.used + gpu.idle + memory.answered // memory._size <= gpu.capacity
     assert len(memory.cpu) <= memory.cpu.capacity
 
 
 def nothing_in_use(memory: Memory) -> None:
-    assert (memory.gpu.unnamed, memory.gpu._uses, memory.answered) == (0, {}, 0)
+    assert (memory.gpu.unnamed, users(memory.gpu), memory.answered) == (0, {}, 0)
 
 
 def made(
@@ -134,7 +152,7 @@ class Pods:
         return list(TokenIds("I", tokens).keys(MODEL, self.profile.block_size, None))
 
     def start(self, number: int) -> None:
-        loader = Loader(self.clock, self.profile, self.links, number, self.engines.get)
+        loader = Loader(self.clock, self.profile, self.links, number, self.engines.get, met_before=lambda _: False)
         ledger = Ledger(self.profile)
 
         def publish(events: list[Event], seconds: float) -> None:

@@ -98,6 +98,7 @@ BROKEN = {
     "no-dataset.yaml": "pods: 2\ndataset: {type: nonsense}\n",
     "no-profile.yaml": "pods: 2\nprofile: nonsense\ndataset: {type: random}\n",
     "no-pod.yaml": SCENARIO.replace("pod: 1", "pod: 9"),
+    "no-trace.yaml": "pods: 2\ntrace: {type: mooncake, path: nowhere.jsonl}\n",
 }
 
 
@@ -111,6 +112,13 @@ BROKEN = {
         ["one-hot", "--seeds", "0"],
         ["one-hot", "--processes", "0"],
         ["one-hot", "--json", "/nowhere/at/all.json"],
+        ["one-hot", "--plot", "/nowhere/at/all.png"],
+        ["one-hot", "--plot", "rows.pdf"],
+        ["mooncake-synthetic"],
+        ["aiperf-agentic"],
+        ["mooncake-synthetic", "--traces", "/nowhere"],
+        ["mooncake-synthetic-x3", "--traces", "."],
+        ["aiperf-agentic", "--traces", "."],
         *([name] for name in BROKEN),
         ["one-hot", "--arms", "bad-yaml.yaml"],
     ],

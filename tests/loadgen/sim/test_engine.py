@@ -27,18 +27,19 @@ PROMPTS = st.builds(
     st.integers(0, 5),
     st.integers(1, 12),
 )
-# No two times are alike, nor where steps end: at one moment either may be first.
-MOMENTS = st.integers(0, 40_000).map(lambda microseconds: microseconds * 1e-5 + 1.234e-7)
+MOMENTS = st.integers(0, 40_000).map(lambda microseconds: microseconds * 1e-5)
 JOBS = st.builds(Job, MOMENTS, PROMPTS, st.integers(1, 12), st.none() | MOMENTS)
 
 
 def run(pods: Pods, jobs: Run[Job]) -> None:
-    for job in jobs:
+    for number, job in enumerate(jobs):
+        # No two times are alike, nor where another one's steps end: at one moment either may be first.
+        at = job.at + 1.234e-7 + number * 7e-9
         sequence = pods.sequence(job.prompt, job.output)
-        pods.clock.at(job.at, lambda sequence=sequence: pods.engines[0].submit(sequence))  # type: ignore[misc]
+        pods.clock.at(at, lambda sequence=sequence: pods.engines[0].submit(sequence))  # type: ignore[misc]
         if job.leaves is not None:
             pods.clock.at(
-                job.at + job.leaves,
+                at + job.leaves + 3e-9,
                 lambda sequence=sequence: pods.engines[0].abort(sequence),  # type: ignore[misc]
             )
     pods.clock.run()

@@ -7,6 +7,7 @@ from loadgen.sim.clock import Clock
 from loadgen.sim.memory import Memory
 from loadgen.sim.sequence import Sequence
 from tests.loadgen.sim.pods import TINY, Ledger, made, nothing_in_use, sequential, within_bounds
+from tests.loadgen.sim.pods import users as uses
 
 SIZE = TINY.block_size
 
@@ -112,7 +113,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert 0.0 <= self.memory.usage <= 1.0
         users = [*self.computing, *self.loading, *self.answering]
         assert self.memory.gpu.unnamed == sum(sequence.blocks - sequence.named for sequence in users)
-        assert sum(self.memory.gpu._uses.values()) == sum(sequence.named for sequence in users)
+        assert sum(uses(self.memory.gpu).values()) == sum(sequence.named for sequence in users)
 
     def teardown(self) -> None:
         for sequence, answered in self.answering.items():

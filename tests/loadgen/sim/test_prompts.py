@@ -1,11 +1,12 @@
 import pytest
+from msgspec.structs import replace
 
 from gateway.tokens import TokenIds
 from index import block_keys, root_key
 from loadgen.sim import prompts as module
 from loadgen.sim.prompts import Prompts
 from loadgen.workload import Piece, Request
-from loadgen.workload.seeds import answer_seed
+from loadgen.workload.seeds import answer_piece, answer_seed
 
 
 def request(*pieces: Piece, output: int = 5, number: int = 0) -> Request:
@@ -48,5 +49,54 @@ def test_pieces_that_are_forgotten_come_again_and_may_grow_meanwhile(monkeypatch
     prompts, fresh = Prompts("m", 4), Prompts("m", 4)
     for seed, tokens in [(1, 40), (2, 40), (1, 90), (3, 40), (2, 90), (1, 10), (2, 500), (1, 90)]:
         assert prompts.prompt(request(Piece(seed, tokens))) == Prompts("m", 4).prompt(request(Piece(seed, tokens)))
-        assert prompts._kept == sum(map(len, prompts._pieces.values()))
+        assert prompts._kept == sum(map(len, prompts._known.values()))
     assert fresh.prompt(request(Piece(2, 500)))[:90] == prompts.prompt(request(Piece(2, 90)))
+
+
+def followed(prompts: Prompts, followers: int) -> Request:
+    """A request that so many go on from, and what their prompts begin with."""
+    asked = request(Piece(1, 9), Piece(2, 4), output=6, number=3)
+    prompts.whole(asked, prompts.prompt(asked), followers=followers)
+    return replace(asked, prompt=(*asked.prompt, answer_piece(3, 6)))
+
+
+@pytest.mark.parametrize("new", [1, 3, 30])
+def test_who_goes_on_from_an_answer_gets_what_is_made_of_all_pieces(new: int) -> None:
+    prompts, fresh = Prompts("m", 4), Prompts("m", 4)
+    said = followed(prompts, 2)
+    for number in (4, 5):
+        turn = replace(said, number=number, prompt=(*said.prompt, Piece(number, new)), after=3)
+        known, made = prompts.prompt(turn), fresh.prompt(turn)
+        assert known == made
+        assert known.keys("m", 4, None) == made.keys("m", 4, None) == TokenIds("I", made).keys("m", 4, None)
+        assert prompts.whole(turn, known) == fresh.whole(turn, made)
+
+
+def test_what_was_said_is_kept_until_all_have_gone_on_from_it() -> None:
+    prompts = Prompts("m", 4)
+    said = followed(prompts, 2)
+    kept = []
+    for number in (4, 5):
+        prompts.prompt(replace(said, number=number, prompt=said.prompt, after=3))
+        kept.append(prompts._kept)
+    assert kept[0] - kept[1] == 9 + 4 + 6
+    assert not prompts._pieces
+    assert not prompts._followers
+
+
+def test_who_says_something_else_than_was_said_gets_what_it_says() -> None:
+    prompts = Prompts("m", 4)
+    followed(prompts, 1)
+    other = replace(request(Piece(1, 9), Piece(8, 20), number=4), after=3)
+    assert prompts.prompt(other) == Prompts("m", 4).prompt(other)
+    assert prompts.prompt(replace(other, after=77)) == Prompts("m", 4).prompt(other)
+
+
+def test_what_was_said_may_be_forgotten_before_anybody_goes_on_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT_TOKENS", 30)
+    prompts = Prompts("m", 4)
+    said = followed(prompts, 1)
+    prompts.prompt(request(Piece(5, 25)))
+    assert not prompts._pieces
+    turn = replace(said, number=4, after=3)
+    assert prompts.prompt(turn) == Prompts("m", 4).prompt(turn)

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -7,55 +6,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from config.schema import P2P
-from index import BlockRemoved, Event, Publisher, Tier
-from loadgen.profile import PROFILES, PodProfile
-from loadgen.sim.arms import ARMS, Arm
+from index import Applied, BlockRemoved, Event, Publisher, Tier
+from loadgen.profile import PROFILES
+from loadgen.sim.arms import ARMS
 from loadgen.sim.rows import row
-from loadgen.sim.simulation import Outcome, Settings, Simulation
-from loadgen.workload import Piece, Request
+from loadgen.sim.simulation import Settings, Simulation
 from loadgen.workload.datasets import dataset
-from tests.loadgen.sim.pods import nothing_in_use
-
-DEMO = PROFILES["demo"]
-
-
-def asked(number: int, at: float = 0.0, *, prompt: int = 100, output: int = 5, seed: int | None = None) -> Request:
-    piece = Piece(number if seed is None else seed, prompt)
-    return Request(number=number, session=str(number), prompt=(piece,), output_tokens=output, at=at)
-
-
-def simulation(
-    pods: int = 2,
-    *,
-    profile: PodProfile = DEMO,
-    arm: str | Arm = "token-load",
-    concurrency: int | None = None,
-    timeout_s: float = 600.0,
-) -> Simulation:
-    settings = Settings(profile=profile, pods=pods, concurrency=concurrency, client_timeout_s=timeout_s)
-    return Simulation(settings, ARMS[arm] if isinstance(arm, str) else arm, seed=1)
-
-
-def by_number(outcomes: Sequence[Outcome]) -> dict[int, Outcome]:
-    """All of them, each of which is there once."""
-    found = {outcome.number: outcome for outcome in outcomes}
-    assert len(found) == len(outcomes)
-    return found
-
-
-def all_freed(simulation: Simulation) -> None:
-    """Nothing is under way anywhere, and the gateway's books say so; its index holds what the pods hold."""
-    simulation.clock.run(simulation.clock.now + 5.0)
-    assert not simulation._under_way
-    for pod in simulation.fleet.pods.values():
-        assert (pod.engine.waiting, pod.engine.running) == (0, 0)
-        nothing_in_use(pod.engine.memory)
-        assert (pod.entry.in_flight[0].requests, pod.entry.in_flight[0].tokens) == (0, 0)
-        memory = pod.engine.memory
-        held = {Tier.GPU: len(memory.gpu._idle), Tier.CPU: len(memory.cpu)}
-        assert simulation.fleet.index.blocks(pod.publisher) == held
-    assert simulation.fleet.index.publishers() == tuple(pod.publisher for pod in simulation.fleet.pods.values())
-    simulation.fleet.index.check_invariants()
+from scorers import WeightedSampling
+from tests.loadgen.sim.fleets import DEMO, all_freed, asked, by_number, simulation
 
 
 def test_a_request_takes_its_ways_its_step_and_its_answer() -> None:
@@ -175,7 +133,7 @@ def test_a_pod_that_restarts_comes_up_empty_and_serves_again() -> None:
     run.clock.at(3.001, look)
     outcomes = by_number(run.run(LOAD))
     assert outcomes.keys() == set(range(120))
-    assert held == [0]
+    assert held == [1]  # the prompt that tells of a block size
     assert not [outcome for outcome in outcomes.values() if outcome.pod == 1 and 2.0 < outcome.due < 3.0]
     assert [outcome for outcome in outcomes.values() if outcome.pod == 1 and outcome.due > 3.0]
     all_freed(run)
@@ -251,13 +209,19 @@ def test_what_a_pod_tells_arrives_in_the_order_of_telling(steps: list[tuple[floa
     run = simulation(1)
     pod = run.fleet.pods[0]
     told: list[Event] = []
-    run.fleet.index.apply = cast("Any", lambda _, events: told.extend(events))  # type: ignore[method-assign]
+    apply = run.fleet.index.apply
+
+    def listened(publisher: Publisher, events: Sequence[Event]) -> Applied:
+        told.extend(events)
+        return apply(publisher, events)
+
+    run.fleet.index.apply = listened  # type: ignore[method-assign]
     now, sent = 0.0, 0
     for step, idle in steps:
 
         def publish(seconds: float) -> None:
             nonlocal sent
-            run.fleet._publish(pod, [BlockRemoved([sent], Tier.GPU)], seconds)
+            pod.feed.publish([BlockRemoved([sent], Tier.GPU)], seconds)
             sent += 1
 
         run.clock.at(now, lambda step=step, publish=publish: publish(step))  # type: ignore[misc]
@@ -279,7 +243,7 @@ LADDER = [
 
 def test_a_pair_of_pods_climbs_the_published_ladder() -> None:
     """Requests go to the two pods in turn: what one was asked, the other one pulls; then something new to both."""
-    arm = replace(ARMS["round-robin"], p2p=P2P(min_cached_token_delta=1024))
+    arm = replace(ARMS["round-robin"], p2p=P2P(min_cached_token_delta=1024, source=WeightedSampling()))
     lengths = [1_024, *(tokens for tokens, _, _ in LADDER)]  # the first one pays the set-up
     load = []
     for rung, tokens in enumerate(lengths):

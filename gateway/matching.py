@@ -1,0 +1,129 @@
+"""What a fleet holds of a request's prompts: as events have confirmed it, and as requests under way let expect it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gateway.pods import Pod, PodTable
+from gateway.tokens import Prompt
+from index import Cached, Publisher, RadixIndex
+
+_DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, only what is expected depends on it
+_NOTHING = Cached(0, 0, 0)
+_NOBODY: Mapping[Publisher, int] = {}
+
+
+class Outlook(NamedTuple):
+    """What a pod is about to make of a request.
+
+    `reused`: prompt tokens that its engine will report as cached, as far as events have confirmed them; None where no
+    tokens are known. `uncached`: those that it has to compute, and `square` as in `leases.InFlight`; these go by what
+    is expected as well, since of requests that arrive together the engine computes what they share once.
+    """
+
+    reused: int | None
+    uncached: int
+    square: int
+
+
+class _Sequence(NamedTuple):
+    """One of a request's: its length, its keys by namespace and block size, and who holds how many tokens of it."""
+
+    tokens: int
+    keys: list[tuple[str, dict[int, array[int]]]]
+    cached: dict[Publisher, Cached]
+    speculative: Mapping[Publisher, int]
+
+
+class Matched:
+    """Tokens per publisher, summed over a request's sequences: `cached`, and `speculative`, which is unconfirmed."""
+
+    def __init__(self, block_size: int, found: list[_Sequence]) -> None:
+        self.block_size = block_size
+        self._found = found
+        if len(found) == 1:
+            self.cached, self.speculative = found[0].cached, found[0].speculative
+        else:
+            self.cached = _summed([sequence.cached for sequence in found])
+            self.speculative = _added([sequence.speculative for sequence in found])
+
+    def prompts(self, pod: Pod, model: str | None) -> tuple[array[int], ...]:
+        """The keys of what the pod is about to hold, and to tell of, of each sequence in each block size."""
+        if model is None or not pod.publishes:
+            return ()
+        namespace = pod.models[model].namespace
+        return tuple(
+            [keys for each in self._found for name, sizes in each.keys if name == namespace for keys in sizes.values()]
+        )
+
+    def outlook(self, publisher: Publisher, source_tokens: int, prompt: Prompt) -> Outlook:
+        """For the request on this publisher; a source only exists for a single sequence."""
+        if prompt.tokens_from == "none":
+            return Outlook(None, 0, 0)
+        more = not prompt.whole  # the last token known is not the prompt's last
+        reused = uncached = square = 0
+        for sequence in self._found:
+            tokens = sequence.tokens
+            cached = sequence.cached.get(publisher, _NOTHING)
+            again = reused_tokens(cached, source_tokens, tokens + more, self.block_size)
+            held = min(max(again, min(sequence.speculative.get(publisher, 0), tokens - 1)), tokens)
+            reused += again
+            uncached += tokens - held
+            square += tokens * tokens - held * held
+        return Outlook(reused, uncached, square)
+
+
+def match(
+    prompt: Prompt, model: str | None, salt: str | None, pods: Sequence[Pod], *, index: RadixIndex, table: PodTable
+) -> Matched:
+    """What each publisher holds of the sequences, and is expected to, in each block size that the model's blocks have.
+
+    O(tokens) for a prompt that comes for the first time, then as `RadixIndex.match` and `Expected.match`.
+    """
+    namespaces = () if model is None else {pod.models[model].namespace for pod in pods}
+    sizes = [(namespace, index.block_sizes(namespace)) for namespace in namespaces]
+    block_size = max([known[-1] for _, known in sizes if known], default=_DEFAULT_BLOCK_SIZE)
+    if any(not known for _, known in sizes) and any(pod.publishes for pod in pods):
+        sizes = [(namespace, known or (_DEFAULT_BLOCK_SIZE,)) for namespace, known in sizes]
+    expected, now = table.expected, table.clock()
+    found: list[_Sequence] = []
+    for tokens in prompt.sequences:
+        keys = [(name, {size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
+        cached = _summed([index.match(each) for _, each in keys])
+        speculative = _added([expected.match(each, now) for _, each in keys]) if expected else _NOBODY
+        found.append(_Sequence(len(tokens), keys, cached, speculative))
+    return Matched(block_size, found)
+
+
+def _summed(found: Sequence[dict[Publisher, Cached]]) -> dict[Publisher, Cached]:
+    if len(found) == 1:
+        return found[0]
+    total: dict[Publisher, Cached] = {}
+    for each in found:
+        for publisher, cached in each.items():
+            total[publisher] = Cached(*map(sum, zip(total.get(publisher, _NOTHING), cached, strict=True)))
+    return total
+
+
+def _added(found: Sequence[Mapping[Publisher, int]]) -> Mapping[Publisher, int]:
+    if len(found) == 1:
+        return found[0]
+    total: dict[Publisher, int] = {}
+    for each in found:
+        for publisher, tokens in each.items():
+            total[publisher] = total.get(publisher, 0) + tokens
+    return total
+
+
+def reused_tokens(cached: Cached, source_tokens: int, tokens: int, block_size: int) -> int:
+    """Prompt tokens, of `tokens`, that an engine will not compute, given what it and its source hold.
+
+    vLLM looks for at most tokens - 1 in its GPU cache, since the last token has to be computed for its logits. Its
+    offloading connector continues from there over all full blocks; a block-aligned prompt found to its end there is
+    reported as cached as a whole (scheduler and offloading connector, 0.32).
+    """
+    reach = max(cached.any, source_tokens)
+    only_gpu_reaches = cached.gpu == reach > max(cached.cpu, source_tokens)
+    return min(reach, (tokens - only_gpu_reaches) // block_size * block_size)

@@ -1,0 +1,303 @@
+"""What a fleet's work costs, learned from its answers: seconds of prefill per rank, of a pull per pair of ranks.
+
+    prefill(m, k, c) = fixed + a · m + b · k + d · c     m tokens computed, k = n² - h² of a prompt of n tokens of
+                                                         which h are held, c requests that decode beside it
+    answer(c, x)     = fixed + a · c + b · x             seconds from first to last token beside c requests that decode
+                                                         behind x tokens of prompts
+    pull(t, u, v)    = fixed + a · t + b · u + c · v     t tokens over one link at its share, u seconds of the step
+                                                         that the source is in, between which it answers, v = 1 where
+                                                         the pair has to set up a connection first, else 0
+
+The square is attention: a chunk of m tokens behind h others costs m² + 2·m·h, which sums to n² - h² however a prompt is
+cut.
+
+Each rank and each ordered pair has a fit of its own, whose prior is what the whole fleet's samples say, whose prior in
+turn is `Priors`. So a pod that comes up costs what others do until it has shown otherwise, and one slow link stands
+out.
+
+Source: the step model and the ladders of published measurements, see docs/placement.md. Pure: time is an argument.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import sqrt
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from scorers.fit import Fit, Kept
+
+Rank = tuple[str, int]
+"""A pod's URL and a rank of it, as `Candidate` has them."""
+
+_COMPUTED: Final = 50
+"""Prompts that an engine's speed is taken from: it changes with what it is given, hardly with time."""
+
+_PULLED: Final = 20
+"""Pulls that a link's speed is taken from: a link may get slow from one moment to the next."""
+
+_ANSWERED: Final = 200
+"""Answers: their lengths differ a lot."""
+
+_KNOWN: Final = 3.0
+"""Pulls after which a pair's price is believed; before, a pull that seems dear may be tried."""
+
+_FIRST_TRIES_S: Final = 1.0
+_TRIES: Final = 0.005
+"""What tries may cost beyond the cheapest expectation: this much at first, and this share of all that was expected."""
+
+_USUAL: Final = 0.003
+"""Share by which a link's usual price follows each pull: it is that of the last few hundred."""
+
+_SLOWED: Final = 1.8
+_LINK_TOKENS: Final = 16_384
+"""A link counts as slowed when so many tokens take so many times as long as they usually do."""
+
+_SLOWED_EVIDENCE: Final = 10.0
+
+_LONGEST: Final = 1e9
+"""Tokens: what pays from there on only, never does."""
+
+
+class Prefill(NamedTuple):
+    """Coefficients, in seconds. The defaults are between those of published engines on large accelerators."""
+
+    fixed: float = 0.03
+    token: float = 3e-5
+    square: float = 3e-10
+    decode: float = 1e-4
+
+    def seconds(self, tokens: float, square: float, requests: float = 1.0) -> float:
+        """To compute so many tokens of so many requests, alone. O(1)."""
+        return self.fixed * requests + self.token * tokens + self.square * square
+
+
+class Pull(NamedTuple):
+    """Coefficients, in seconds; `step` is a factor on the seconds that the source's steps take."""
+
+    fixed: float = 0.03
+    token: float = 5e-6
+    step: float = 1.5
+    setup: float = 0.2
+
+    def seconds(self, tokens: float, step_s: float, *, met: bool = True) -> float:
+        """To pull what moves like so many tokens on a link of its own. O(1)."""
+        seconds = self.fixed + self.token * tokens + self.step * step_s
+        return seconds if met else seconds + self.setup
+
+
+class Answer(NamedTuple):
+    """Coefficients, in seconds: of an answer of the usual length."""
+
+    fixed: float = 2.0
+    request: float = 0.02
+    context: float = 1e-6
+
+
+class Priors(Struct, frozen=True):
+    """What is believed before there is any sample."""
+
+    prefill: Prefill = Prefill()
+    pull: Pull = Pull()
+    answer: Answer = Answer()
+
+
+class PullPrice(NamedTuple):
+    """What is known of a pair: `crossover` is from how many tokens on a pull pays, None: never."""
+
+    source: Rank
+    consumer: Rank
+    pull: Pull
+    evidence: float
+    crossover: int | None
+    slowed: bool
+
+
+class Link:
+    """A pair's fit, whether its connection stands, and what its pulls usually take."""
+
+    __slots__ = ("_counted", "fit", "met", "usual_s")
+
+    def __init__(self, fit: Fit[Pull]) -> None:
+        self.fit = fit
+        self.met = False
+        self.usual_s = 0.0
+        self._counted = 0
+
+    def observe(self, terms: Pull, seconds: float, now: float) -> None:
+        """A pull over it took so many seconds."""
+        self.fit.observe(terms, seconds, now)
+        if self.fit.evidence(now) >= _SLOWED_EVIDENCE:
+            self._counted += 1
+            taken = self.fit.coefficients.seconds(_LINK_TOKENS, 0.0)
+            self.usual_s += max(_USUAL, 1.0 / self._counted) * (taken - self.usual_s)
+
+    def slowed(self) -> bool:
+        """Whether pulls take much longer than they usually did."""
+        taken = self.fit.coefficients.seconds(_LINK_TOKENS, 0.0)
+        return taken > _SLOWED * self.usual_s > 0.0
+
+
+_UNUSED: Final[Mapping[Rank, Link]] = {}
+
+
+class Costs:
+    """All that was learned. Bounded by the fleet: a fit per rank, and per pair that has pulled; see `keep`."""
+
+    def __init__(self, priors: Priors | None = None) -> None:
+        self._priors = priors = priors or Priors()
+        self._prefill = Fit(priors.prefill, _COMPUTED)
+        self._pull = Fit(priors.pull, _PULLED)
+        self._answer = Fit(priors.answer, _ANSWERED)
+        self._ranks: dict[Rank, Fit[Prefill]] = {}
+        self._links: dict[Rank, dict[Rank, Link]] = {}  # by source, then consumer
+        self.allowance_s = _FIRST_TRIES_S
+        """What a pull may cost beyond the cheapest expectation, to learn what it costs. Never below 0."""
+
+    def prefill(self, rank: Rank) -> Prefill:
+        """What computing costs there. O(1)."""
+        return self._ranks.get(rank, self._prefill).coefficients
+
+    def answer(self) -> Answer:
+        """What an answer takes anywhere in the fleet. O(1)."""
+        return self._answer.coefficients
+
+    def usual_prefill(self) -> Prefill:
+        """What computing costs in the fleet. O(1)."""
+        return self._prefill.coefficients
+
+    def usual_pull(self) -> Pull:
+        """What a pull costs between two that have not pulled yet, but for the connection. O(1)."""
+        return self._pull.coefficients
+
+    def links(self, source: Rank) -> Mapping[Rank, Link]:
+        """Those over which pulls from this source have gone, by who pulled. O(1)."""
+        return self._links.get(source, _UNUSED)
+
+    def pull(self, source: Rank, consumer: Rank) -> Pull:
+        """What a pull costs between them. O(1)."""
+        link = self.links(source).get(consumer)
+        return self._pull.coefficients if link is None else link.fit.coefficients
+
+    def met(self, source: Rank, consumer: Rank) -> bool:
+        """Whether they have pulled, so that no connection has to be set up. O(1)."""
+        link = self.links(source).get(consumer)
+        return link is not None and link.met
+
+    def known(self, source: Rank, consumer: Rank, now: float) -> bool:
+        """Whether the price of their pulls rests on pulls, their own or the fleet's. O(1)."""
+        link = self.links(source).get(consumer)
+        return (self._pull if link is None else link.fit).evidence(now) >= _KNOWN
+
+    def expected(self, seconds: float, tried_s: float) -> None:
+        """A request was placed with this expectation, `tried_s` of which are for trying what a pull costs. O(1)."""
+        self.allowance_s = max(0.0, min(_FIRST_TRIES_S, self.allowance_s + _TRIES * seconds) - tried_s)
+
+    def computed(self, rank: Rank, terms: Prefill, seconds: float, now: float) -> None:
+        """A rank has computed something in so many seconds; `terms` are the factors beside each coefficient."""
+        fit = self._ranks.get(rank)
+        if fit is None:
+            fit = self._ranks[rank] = Fit(self._prefill, _COMPUTED)
+        self._prefill.observe(terms, seconds, now)
+        fit.observe(terms, seconds, now)
+
+    def answered(self, terms: Answer, seconds: float, now: float) -> None:
+        """An answer took so many seconds from its first token on."""
+        self._answer.observe(terms, seconds, now)
+
+    def pulled(self, source: Rank, consumer: Rank, terms: Pull, seconds: float, now: float) -> None:
+        """A pull took so many seconds, all in all; by now they have met."""
+        self._pull.observe(terms, seconds, now)
+        link = self._link(source, consumer)
+        link.met = True
+        link.observe(terms, seconds, now)
+
+    def crossover(self, source: Rank, consumer: Rank) -> int | None:
+        """From how many tokens on the consumer has them sooner by a pull than by computing, both idle; None: never.
+
+        The root of b · n² + (a - t) · n - fixed = 0 with the prefill's a and b and the pull's t and fixed, in the form
+        in which nothing cancels. O(1).
+        """
+        prefill, pull = self.prefill(consumer), self.pull(source, consumer)
+        gain = prefill.token - pull.token
+        root = sqrt(gain * gain + 4 * prefill.square * pull.fixed)
+        above, below = (2 * pull.fixed, root + gain) if gain > 0 else (root - gain, 2 * prefill.square)
+        return int(above / below) + 1 if above < _LONGEST * below else None
+
+    def pairs(self, now: float) -> Iterator[PullPrice]:
+        """All that have pulled. O(pairs)."""
+        for source, consumer, link in self._all_links():
+            crossover = self.crossover(source, consumer)
+            evidence = link.fit.evidence(now)
+            yield PullPrice(source, consumer, link.fit.coefficients, evidence, crossover, link.slowed())
+
+    def slowed(self, source: Rank, consumer: Rank) -> bool:
+        """Whether their pulls take much longer than they usually did, as when RDMA falls back to TCP. O(1)."""
+        link = self.links(source).get(consumer)
+        return link is not None and link.slowed()
+
+    def evidence(self, rank: Rank, now: float) -> float:
+        """How many samples the price of computing there rests on. O(1)."""
+        fit = self._ranks.get(rank)
+        return 0.0 if fit is None else fit.evidence(now)
+
+    def parted(self, pod: str) -> None:
+        """A pod's process is another one now: whoever pulls from it or to it sets up its connection anew. O(pairs)."""
+        for source, consumer, link in self._all_links():
+            if pod in (source[0], consumer[0]):
+                link.met = False
+
+    def keep(self, pods: Iterable[str]) -> None:
+        """Forget all other pods. O(pairs)."""
+        known = set(pods)
+        self._ranks = {rank: fit for rank, fit in self._ranks.items() if rank[0] in known}
+        self._links = {
+            source: {consumer: link for consumer, link in links.items() if consumer[0] in known}
+            for source, links in self._links.items()
+            if source[0] in known
+        }
+
+    def state(self, now: float) -> dict[str, Any]:
+        """What is worth keeping, as plain data; `restore` takes it. O(pairs)."""
+        return {
+            "prefill": self._prefill.state(now),
+            "pull": self._pull.state(now),
+            "answer": self._answer.state(now),
+            "ranks": [[rank, fit.state(now)] for rank, fit in self._ranks.items()],
+            "pairs": [[[source, consumer], link.fit.state(now)] for source, consumer, link in self._all_links()],
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Begin with what another has learned, which displaces all that is known.
+
+        Raises ValueError, KeyError or TypeError for what is no such thing, and has changed nothing then. O(pairs).
+        """
+        read = Costs(self._priors)
+        read._read(kept)
+        self._prefill, self._pull, self._answer = read._prefill, read._pull, read._answer
+        self._ranks, self._links = read._ranks, read._links
+
+    def _read(self, kept: Mapping[str, Any]) -> None:
+        for name, fit in (("prefill", self._prefill), ("pull", self._pull), ("answer", self._answer)):
+            fit.restore(Kept(*kept[name]).coefficients)
+        for rank, state in kept["ranks"]:
+            fit_of_rank = self._ranks[_rank(*rank)] = Fit(self._prefill, _COMPUTED)
+            fit_of_rank.restore(Kept(*state).coefficients)
+        for (source, consumer), state in kept["pairs"]:
+            self._link(_rank(*source), _rank(*consumer)).fit.restore(Kept(*state).coefficients)
+
+    def _all_links(self) -> Iterator[tuple[Rank, Rank, Link]]:
+        for source, links in self._links.items():
+            for consumer, link in links.items():
+                yield source, consumer, link
+
+    def _link(self, source: Rank, consumer: Rank) -> Link:
+        links = self._links.setdefault(source, {})
+        if (link := links.get(consumer)) is None:
+            link = links[consumer] = Link(Fit(self._pull, _PULLED))
+        return link
+
+
+def _rank(pod: object, rank: object) -> Rank:
+    if not isinstance(pod, str) or not isinstance(rank, int):
+        raise TypeError(f"a pod's URL and a rank are needed, not {pod!r} and {rank!r}")
+    return pod, rank

@@ -1,0 +1,29 @@
+"""Waiters for tests."""
+
+from gateway.admission.queue import FairQueue, Lane, Waiter
+
+LANE, OTHER = Lane("model"), Lane("other")
+
+
+def waiter(
+    key: str = "a",
+    *,
+    priority: int = 0,
+    share: float = 1.0,
+    tokens: float = 100.0,
+    arrived: float = 0.0,
+    lane: Lane = LANE,
+) -> Waiter:
+    return Waiter(lane=lane, key=key, share=share, priority=priority, tokens=tokens, arrived=arrived)
+
+
+def queue(bound: int = 100, timeout: float = 30.0) -> FairQueue[Waiter]:
+    return FairQueue(bound=bound, timeout=timeout)
+
+
+def popped(from_queue: FairQueue[Waiter], *lanes: Lane) -> list[Waiter]:
+    """All that go, in their order; of every lane unless told of which."""
+    order: list[Waiter] = []
+    while (next_one := from_queue.pop(lanes or {LANE, OTHER})) is not None:
+        order.append(next_one)
+    return order

@@ -1,0 +1,227 @@
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorers.fit import Fit, Kept
+
+
+class Once(NamedTuple):
+    """A model of one number."""
+
+    each: float
+
+
+class Line(NamedTuple):
+    fixed: float
+    token: float
+
+
+def line(tokens: float) -> Line:
+    return Line(1.0, tokens)
+
+
+def taught(fit: Fit[Line], truth: Line, tokens: Sequence[float], *, start: float = 0.0) -> Fit[Line]:
+    for number, each in enumerate(tokens):
+        fit.observe(line(each), truth.fixed + truth.token * each, start + number)
+    return fit
+
+
+def test_before_the_first_sample_it_is_the_prior() -> None:
+    fit = Fit(Line(0.5, 0.25), 10)
+    assert fit.coefficients == (0.5, 0.25)
+    assert fit.seconds(line(2)) == 1.0
+    assert fit.evidence(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "weight"),
+    [
+        (1.0, 1.0),
+        (2.0, 1 / 2),  # 1 ÷ (model · sample)
+        (0.5, 1.0),  # 1 ÷ model²
+        (8.0, 1 / 16),  # of 8 a fourth stands for the model: 1 ÷ (2 · 8)
+    ],
+)
+def test_a_first_sample_counts_for_a_hundred_priors_or_less_where_it_is_far_out(seconds: float, weight: float) -> None:
+    fit = Fit(Once(1.0), 10)
+    fit.observe(Once(1.0), seconds, 0.0)
+    assert fit.coefficients.each == pytest.approx((weight * seconds + 0.01) / (weight + 0.01))
+
+
+def test_a_sample_twice_as_long_moves_it_as_far_as_one_half_as_long() -> None:
+    def moved(seconds: float) -> float:
+        fit = Fit(Once(1.0), 1_000)
+        for number in range(1_000):
+            fit.observe(Once(1.0), 1.0, float(number))
+        fit.observe(Once(1.0), seconds, 1_000.0)
+        return fit.coefficients.each - 1.0
+
+    assert moved(2.0) == pytest.approx(-moved(0.5), rel=0.01)
+    assert moved(4.0) < -moved(0.0)
+    assert 0 < moved(400.0) < moved(40.0) < moved(4.0)
+
+
+def test_of_its_memory_the_oldest_weighs_a_third_of_the_newest() -> None:
+    fit = Fit(Once(1.0), 100)
+    for number in range(2_000):
+        fit.observe(Once(1.0), 1.0, number * 0.001)
+    assert fit.evidence(2.0) > 50
+    assert fit._kept**100 == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_evidence_is_how_many_samples_it_rests_on_and_ages() -> None:
+    fit = taught(Fit(Line(1.0, 1.0), 1_000), Line(1.0, 1.0), [1.0, 2.0])
+    assert fit.evidence(1.0) == pytest.approx(2, rel=2e-3)
+    assert fit.evidence(1801.0) == pytest.approx(1, rel=2e-3)
+    assert fit.evidence(0.0) == fit.evidence(1.0)
+
+
+def test_one_that_has_all_that_it_remembers_takes_samples_as_seldom_as_makes_a_difference() -> None:
+    fit = Fit(Once(1.0), 4)
+    for number in range(3):
+        fit.observe(Once(1.0), 1.0, number * 1e-3)
+    full = fit.evidence(2e-3)
+    assert full > 2
+    fit.observe(Once(1.0), 9.0, 3e-3)
+    assert (fit.evidence(3e-3), fit.coefficients) == (pytest.approx(full), (1.0,))
+    fit.observe(Once(1.0), 9.0, 0.03)
+    assert fit.coefficients.each > 1.0
+
+
+def test_what_samples_leave_open_the_prior_decides() -> None:
+    """Of prompts of one length nobody can tell what is fixed."""
+    fit = taught(Fit(Line(0.5, 0.5), 100), Line(1.0, 1.0), [1.0] * 50)
+    assert fit.seconds(line(1.0)) == pytest.approx(2.0, rel=0.01)
+    assert fit.coefficients.fixed == pytest.approx(fit.coefficients.token, rel=0.02)
+
+
+def test_samples_of_two_lengths_tell_the_line_through_them() -> None:
+    fit = taught(Fit(Line(5.0, 0.1), 100), Line(1.0, 0.5), [1.0, 10.0] * 200)
+    assert fit.coefficients == pytest.approx((1.0, 0.5), rel=0.02)
+
+
+def test_no_coefficient_falls_below_0() -> None:
+    fit = Fit(Line(1.0, 1.0), 100)
+    for number in range(100):
+        tokens = 1.0 + number % 4
+        fit.observe(line(tokens), 4.0 - 0.5 * tokens, float(number))
+    assert fit.coefficients.token == 0.0
+    assert fit.coefficients.fixed == pytest.approx(2.6, rel=0.1)
+
+
+def test_what_was_learned_to_be_nothing_may_turn_out_to_be_something() -> None:
+    fit = taught(Fit(Line(1.0, 1.0), 20), Line(1.0, 0.0), [1.0, 10.0] * 50)
+    assert fit.coefficients.token < 1e-2
+    taught(fit, Line(1.0, 3.0), [1.0, 10.0] * 200, start=100.0)
+    assert fit.coefficients == pytest.approx((1.0, 3.0), rel=0.05)
+
+
+def test_a_fit_is_another_ones_prior_with_what_that_has_learned_since() -> None:
+    fleet = Fit(Line(10.0, 10.0), 100)
+    rank = Fit(fleet, 100)
+    assert rank.coefficients == (10.0, 10.0)
+    taught(fleet, Line(1.0, 2.0), [1.0, 10.0] * 100)
+    assert Fit(fleet, 100).coefficients == fleet.coefficients
+    rank.observe(line(1.0), 3.0, 0.0)
+    assert rank.coefficients == pytest.approx((1.0, 2.0), rel=0.02)
+    assert rank.least == fleet.least == (0.2, 0.2)
+
+
+@pytest.mark.parametrize("prior", [Line(0.0, 1.0), Line(1.0, -1.0), Line(1.0, float("nan")), Line(float("inf"), 1.0)])
+def test_a_prior_that_is_none_is_refused(prior: Line) -> None:
+    with pytest.raises(ValueError, match="coefficients > 0 are needed"):
+        Fit(prior, 10)
+
+
+# --- what is kept of it
+
+
+def test_what_was_kept_is_what_another_begins_with() -> None:
+    fit = taught(Fit(Line(5.0, 5.0), 100), Line(1.0, 0.5), [1.0, 10.0] * 100)
+    state = fit.state(200.0)
+    assert state == Kept(tuple(fit.coefficients), fit.evidence(200.0))
+    other = Fit(Line(5.0, 5.0), 100)
+    other.restore(state.coefficients)
+    assert (other.coefficients, other.evidence(200.0)) == (fit.coefficients, 0.0)
+    assert isinstance(other.coefficients, Line)
+    other.observe(line(10.0), 6.0, 201.0)
+    assert other.coefficients == pytest.approx((1.0, 0.5), rel=0.03)
+
+
+def test_whole_numbers_are_coefficients_too() -> None:
+    fit = Fit(Line(5.0, 5.0), 100)
+    fit.restore([2, 0])
+    fit.observe(line(1.0), 2.0, 0.0)
+    assert fit.seconds(line(1.0)) == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "kept", [[], [1.0], [1.0] * 3, [1.0, -1e-9], [1.0, float("nan")], [1.0, float("inf")], [1.0, 1e300]]
+)
+def test_what_are_no_coefficients_is_refused(kept: list[float]) -> None:
+    fit = Fit(Line(5.0, 5.0), 100)
+    with pytest.raises(ValueError, match="2 coefficients >= 0 are needed"):
+        fit.restore(kept)
+    assert fit.coefficients == (5.0, 5.0)
+
+
+@pytest.mark.parametrize("kept", [None, 7, [None, None], ["1", "2"]])
+def test_what_are_no_numbers_is_refused(kept: Any) -> None:
+    with pytest.raises(TypeError):
+        Fit(Line(5.0, 5.0), 100).restore(kept)
+
+
+# --- whatever is told
+
+terms = st.tuples(st.floats(0, 1e3), st.floats(0, 1e6)).filter(any).map(lambda each: Line(*each))
+samples = st.lists(st.tuples(terms, st.floats(-1e6, 1e6), st.floats(-10, 1e5)), max_size=40)
+
+
+@given(samples=samples, prior=st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)), memory=st.integers(1, 300))
+def test_coefficients_stay_finite_and_not_below_0(
+    samples: list[tuple[Line, float, float]], prior: tuple[float, float], memory: int
+) -> None:
+    fleet = Fit(Line(*prior), memory)
+    rank, now = Fit(fleet, memory), 0.0
+    for each, seconds, later in samples:
+        now += later
+        for fit in (fleet, rank):
+            fit.observe(each, seconds, now)
+            assert all(0 <= coefficient < float("inf") for coefficient in fit.coefficients)
+            assert 0 <= fit.evidence(now) <= memory * 1.001
+
+
+@given(state=st.lists(st.floats(0, 1e6), min_size=2, max_size=2), samples=samples)
+def test_what_was_restored_can_go_on(state: list[float], samples: list[tuple[Line, float, float]]) -> None:
+    fit = Fit(Line(1.0, 1.0), 20)
+    fit.restore(state)
+    for each, seconds, later in samples:
+        fit.observe(each, seconds, later)
+    assert all(0 <= coefficient < float("inf") for coefficient in fit.coefficients)
+
+
+# --- where it gets to
+
+
+def noisy(rng: Random, seconds: float) -> float:
+    """A fifth off, and one in ten no sample at all."""
+    seconds *= rng.lognormvariate(0.0, 0.2)
+    return rng.choice([5 * seconds, seconds / 10]) if rng.random() < 0.1 else seconds
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_prior_that_is_off_tenfold_is_as_good_as_a_true_one_after_a_hundred_noisy_samples(factor: float) -> None:
+    truth = Line(1.0, 0.1)
+    off = []
+    for seed in range(20):
+        fit, rng = Fit(Line(factor * truth.fixed, factor * truth.token), 50), Random(seed)
+        for number in range(100):
+            tokens = rng.uniform(1, 100)
+            fit.observe(line(tokens), noisy(rng, truth.fixed + truth.token * tokens), float(number))
+        off.append(fit.seconds(line(30.0)) / 4.0)
+    assert 0.8 < min(off) < max(off) < 1.2
+    assert sum(off) / len(off) == pytest.approx(0.96, abs=0.04)
