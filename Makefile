@@ -6,10 +6,12 @@ SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_in
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '$(SUPPORTED)' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 CLIENTS := build/conformance
-PURE := tests/index tests/scorers $(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
+PURE := tests/index $(filter-out tests/scorers/test_contract.py,$(wildcard tests/scorers/test_*.py)) \
+	$(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors) \
 	tests/gateway/front/test_head.py tests/gateway/admission
-# What waits for nothing but the processor, and may share it: it runs beside the pure tests.
-BESIDE := $(addprefix tests/,bench config scorers packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
+# What waits for nothing but the processor, as the pure tests do: it runs after them, and both beside those that wait for
+# sockets and deadlines most of their time.
+BESIDE := $(addprefix tests/,bench config scorers/test_contract.py packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens)
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,11 +37,11 @@ demo: .venv/.runtime ## three simulated pods and the gateway: a pull, named (ARG
 
 test: install ## all tests but the real-engine suite; pure packages at 100 % branch coverage by their own tests
 	@mkdir -p build
-	@$(BIN)/python -m pytest $(PURE) --cov --cov-report= >build/pure.log 2>&1 & pure=$$!; trap 'kill $$pure; exit 130' INT TERM; \
-	$(BIN)/python -m pytest $(filter-out $(PURE),$(BESIDE)); beside=$$?; \
-	wait $$pure; pure=$$?; cat build/pure.log; exit $$((pure || beside))
+	@{ $(BIN)/python -m pytest $(PURE) --cov --cov-report= && exec $(BIN)/python -m pytest $(BESIDE); } >build/computing.log 2>&1 & \
+	computing=$$!; trap 'kill $$computing; exit 130' INT TERM; \
+	$(BIN)/python -m pytest -m 'not engine' $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%); waiting=$$?; \
+	wait $$computing; computing=$$?; cat build/computing.log; exit $$((computing || waiting))
 	$(BIN)/python -m coverage report --fail-under=100 --show-missing --skip-covered
-	$(BIN)/python -m pytest -m 'not engine' $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%)
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
 	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s

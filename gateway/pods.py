@@ -108,6 +108,8 @@ class EventStream(Struct):
         if self.followed_at is None or self.last_seq is None or numbers.restarts > self.restarts:
             return None
         published = (numbers.last_applied or 0) - self.last_seq
+        if published <= 0:
+            return None
         return (now - self.followed_at) * (numbers.lost - self.lost) / published
 
 

@@ -45,14 +45,17 @@ _FIRST_TRIES_S: Final = 1.0
 _TRIES: Final = 0.005
 """What tries may cost beyond the cheapest expectation: this much at first, and this share of all that was expected."""
 
-_USUAL: Final = 0.003
-"""Share by which a link's usual price follows each pull: it is that of the last few hundred."""
-
-_SLOWED: Final = 1.8
+_SLOWED: Final = 1.7
 _LINK_TOKENS: Final = 16_384
-"""A link counts as slowed when so many tokens take so many times as long as they usually do."""
+"""A link counts as slowed when so many tokens have lately taken so many times as long as they usually do."""
 
 _SLOWED_EVIDENCE: Final = 10.0
+
+_LATELY: Final = 0.1
+_USUALLY: Final = 0.003
+_FIRST: Final = 50
+"""What a link has taken lately and usually are means by these shares, over ten pulls and over some three hundred; the
+latter, of the first so many, is that of all."""
 
 _LONGEST: Final = 1e9
 """Tokens: what pays from there on only, never does."""
@@ -113,14 +116,14 @@ class PullPrice(NamedTuple):
 
 
 class Link:
-    """A pair's fit, whether its connection stands, and what its pulls usually take."""
+    """A pair's fit, whether its connection stands, and what its pulls take lately and usually."""
 
-    __slots__ = ("_counted", "fit", "met", "usual_s")
+    __slots__ = ("_counted", "_lately_s", "_usually_s", "fit", "met")
 
     def __init__(self, fit: Fit[Pull]) -> None:
         self.fit = fit
         self.met = False
-        self.usual_s = 0.0
+        self._lately_s = self._usually_s = 0.0
         self._counted = 0
 
     def observe(self, terms: Pull, seconds: float, now: float) -> None:
@@ -129,12 +132,13 @@ class Link:
         if self.fit.evidence(now) >= _SLOWED_EVIDENCE:
             self._counted += 1
             taken = self.fit.coefficients.seconds(_LINK_TOKENS, 0.0)
-            self.usual_s += max(_USUAL, 1.0 / self._counted) * (taken - self.usual_s)
+            alike = 1.0 / self._counted
+            self._lately_s += max(_LATELY, alike) * (taken - self._lately_s)
+            self._usually_s += (alike if self._counted <= _FIRST else _USUALLY) * (taken - self._usually_s)
 
     def slowed(self) -> bool:
-        """Whether pulls take much longer than they usually did."""
-        taken = self.fit.coefficients.seconds(_LINK_TOKENS, 0.0)
-        return taken > _SLOWED * self.usual_s > 0.0
+        """Whether pulls take much longer than they usually did. O(1)."""
+        return self._lately_s > _SLOWED * self._usually_s
 
 
 _UNUSED: Final[Mapping[Rank, Link]] = {}

@@ -1,12 +1,13 @@
 """Prefer the pod where the first token comes soonest, by what the fleet's work has cost so far."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import msgspec
 
 from scorers.base import Candidate, PlacementRequest, Weight, require_weight
-from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast
+from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, require_factors
 
 
 class ExpectedTtft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="expected-ttft"):
@@ -31,11 +32,9 @@ class ExpectedTtft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         require_weight(self.weight)
-        for factor in (self.foresight, self.patience):
-            if not 0 <= factor <= 100:
-                raise ValueError(f"foresight and patience must be in 0 … 100, not {factor}")
-        if not self.slack_ms > 0:
-            raise ValueError(f"slack_ms must be > 0, not {self.slack_ms}")
+        require_factors(self.foresight, self.patience)
+        if not 0 < self.slack_ms < math.inf:
+            raise ValueError(f"slack_ms must be finite and > 0, not {self.slack_ms}")
 
     def score(self, request: PlacementRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the lowest price, less for every higher one."""

@@ -4,8 +4,8 @@
 
 The fit minimises Σ w (seconds - model)² with w = 1 ÷ (model · max(model, seconds)), each sample's by the model that it
 met. So a millisecond of a short request counts as much as a hundred of a long one, a sample twice as long as the model
-moves it as far as one half as long, and none moves it further than one of 0 seconds: w · (seconds - model) is within
-±1 ÷ model. Of `memory` samples the oldest weighs a third of the newest, and all weigh half as much every `_HALF_LIFE_S`.
+moves it as far as one half as long, and none further than one of 0 seconds: w · (seconds - model) is in ±1 ÷ model. Of
+`memory` samples the oldest weighs a third of the newest, and all weigh half as much every `_HALF_LIFE_S`.
 
 Robust: of a sample that is more than `_TRUSTED` times the model, that part stands for the model in its weight. So the
 further out it is the less it moves, and a model that was next to nothing does not make it count more than all others. A

@@ -7,7 +7,7 @@ import msgspec
 
 from scorers.base import Candidate, PlacementRequest
 from scorers.kv_source import SourceDecision, choose_source, none_leads, sample_source
-from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast
+from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, require_factors
 
 _COST: Final = SourceDecision(None, "cost")
 
@@ -38,6 +38,9 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     foresight: Factor = FORESIGHT
     patience: Factor = PATIENCE
     """As of the scorer of this name, which places where it expects the pull to be named."""
+
+    def __post_init__(self) -> None:
+        require_factors(self.foresight, self.patience)
 
     def choose(self, request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
         """Return the source, or why there is none."""

@@ -28,6 +28,7 @@ say: requests that wait or run there beyond this gateway's own count as well.
 Pure. Everything is in seconds and tokens.
 """
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from math import inf
 from operator import itemgetter
@@ -179,10 +180,10 @@ class Forecast:
         found: list[tuple[float, float, Candidate | None]] = []
         for candidate, decoding, answering in zip(candidates, decodings, slowed, strict=True):
             rank = candidate.pod, candidate.rank
-            prefill = prefill_of(rank)
+            fixed, token, quadratic, decode = prefill = prefill_of(rank)
             held = self._held(candidate)
-            wait = _wait_s(candidate, prefill) + prefill.decode * decoding
-            seconds = prefill.fixed + prefill.token * (tokens - held) + prefill.square * (square - held * held)
+            wait = _wait_s(candidate, prefill) + decode * decoding
+            seconds = fixed + token * (tokens - held) + quadratic * (square - held * held)
             filling = candidate.turnover * seconds  # whoever brings the blocks there
             worth = 1.0 + THRIFT + foresight * min(_MOST_HELD_UP, candidate.in_flight_unanswered) + patience * decoding
             price, source = worth * seconds, None
@@ -209,17 +210,16 @@ class Forecast:
         fixed, token, square, _ = self._costs.prefill(rank)
         least, pulls, usual = held + self._floor, consumer.pulls, self._costs.usual_pull()
         own, price, best = consumer.p2p_host in self._hosts, worth * seconds, None
-        for offer in offers:
-            source = offer.source
-            if offer.tokens < least or (own and same_engine(source, consumer)):
+        for source, _, tokens, left, left_square, step_s, links in offers:
+            if tokens < least or (own and same_engine(source, consumer)):
                 continue
-            link, serving = offer.links.get(rank), source.serving
-            pull = usual if link is None else link.fit.coefficients
+            link, serving = links.get(rank), source.serving
+            begin, each, step, setup = usual if link is None else link.fit.coefficients
             share = 1 + (serving if serving > pulls else pulls)  # noqa: FURB136 - as in `_held`
-            pulling = pull.fixed + pull.token * (offer.tokens - held) * share + pull.step * offer.step_s
+            pulling = begin + each * (tokens - held) * share + step * step_s
             if link is None or not link.met:
-                pulling += pull.setup
-            rest = fixed + token * offer.left + square * offer.left_square
+                pulling += setup
+            rest = fixed + token * left + square * left_square
             if pulling + worth * rest < price:
                 seconds, price, best = pulling + rest, pulling + worth * rest, source
         return seconds, price, best
@@ -234,23 +234,35 @@ class Forecast:
         costs, size, most, everything = self._costs, request.block_size, self._most, self._tokens
         prefill, pull = costs.usual_prefill(), costs.usual_pull()
         least = min(map(self._held, consumers)) + self._floor
-        asking: list[tuple[float, Candidate, int, float]] = []
+        asking: list[tuple[float, Candidate, int]] = []
         for source in holders:
             tokens = min(pullable_tokens(source), most) // size * size
             if tokens >= least:
-                step_s = _step_s(source, costs.prefill((source.pod, source.rank)))
                 left, pulled = everything - tokens, tokens * (1 + source.serving)
                 seconds = prefill.token * left + prefill.square * left * (everything + tokens)
-                asking.append((seconds + pull.token * pulled + pull.step * step_s, source, tokens, step_s))
+                asking.append((seconds + pull.token * pulled, source, tokens))
         asking.sort(key=_SECONDS)
-        if len({each[0] for each in asking}) < len(asking):
-            asking.sort(key=lambda each: (each[0], draw(request.request_id, each[1])))
-        return [self._offer(source, tokens, step_s) for _, source, tokens, step_s in asking[:_OFFERS]]
+        best: list[tuple[float, Candidate, int, float]] = []
+        for seconds, source, tokens in asking:
+            if len(best) >= _OFFERS and seconds > best[_OFFERS - 1][0]:
+                break  # even if it is idle
+            step_s = _step_s(source, costs.prefill((source.pod, source.rank)))
+            insort(best, (seconds + pull.step * step_s, source, tokens, step_s), key=_SECONDS)
+        if len({each[0] for each in best}) < len(best):
+            best.sort(key=lambda each: (each[0], draw(request.request_id, each[1])))
+        return [self._offer(source, tokens, step_s) for _, source, tokens, step_s in best[:_OFFERS]]
 
     def _offer(self, source: Candidate, tokens: int, step_s: float) -> _Offer:
         peer, everything = (source.pod, source.rank), self._tokens
         left_square = everything * everything - tokens * tokens
         return _Offer(source, peer, tokens, everything - tokens, left_square, step_s, self._costs.links(peer))
+
+
+def require_factors(foresight: float, patience: float) -> None:
+    """Raise ValueError unless both are in 0 … 100 (decoding lets .nan of YAML through)."""
+    for factor in (foresight, patience):
+        if not 0 <= factor <= 100:
+            raise ValueError(f"foresight and patience must be in 0 … 100, not {factor}")
 
 
 def timed(

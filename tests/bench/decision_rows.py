@@ -1,5 +1,11 @@
-"""One whole decision: block keys of a 32K-token prompt, match, candidates, scores, pick, source."""
+"""One whole decision by the default policy: block keys of a 32K-token prompt, match, candidates, scores, pick, source.
 
+And of it the choice alone: scores, pick and source. Costs are learned, and each pod has another share of the prompt, on
+the GPU and for peers to pull, so that every pod but the last one might.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 from config.schema import Breaker, Config, PodConfig
@@ -7,7 +13,8 @@ from gateway.decision import Ask, Decider
 from gateway.openai import Peek
 from gateway.pods import Load, Model, Pod, PodTable
 from gateway.tokens import Prompt, TokenIds
-from index import BlockStored, Publisher, RadixIndex
+from index import BlockStored, Publisher, RadixIndex, Tier
+from scorers import Costs, PlacementRequest, Prefill, Pull, place
 from tests.bench.clock import median_us
 from tests.bench.rows import Row, row
 from tests.bench.workload import BLOCK_TOKENS, PROMPT_BLOCKS, STORE_BLOCKS
@@ -20,21 +27,25 @@ _NOW: Final = 100.0
 
 
 def rows(*, rounds: int, quick: bool) -> list[Row]:
-    """A row per size of fleet; rounds in turn over the fleets, the value of a round is the median decision's."""
-    deciders = {pods: _decider(pods) for pods in _FLEETS}
-    for decider in deciders.values():
-        assert max(each.any_tokens for each in decider.decide(_ask()).candidates) == PROMPT_BLOCKS * BLOCK_TOKENS
-    values: dict[int, list[float]] = {pods: [] for pods in _FLEETS}
+    """Rows per size of fleet; rounds in turn over the fleets, the value of a round is the median decision's."""
+    fleets = {pods: _fleet(pods) for pods in _FLEETS}
+    whole: dict[int, list[float]] = {pods: [] for pods in _FLEETS}
+    choices: dict[int, list[float]] = {pods: [] for pods in _FLEETS}
     decisions = _QUICK_DECISIONS if quick else _DECISIONS
     for _ in range(rounds):
-        for pods, decider in deciders.items():
+        for pods, (decider, choose) in fleets.items():
             asks = [_ask() for _ in range(decisions)]  # of prompts that come for the first time: their keys are made
-            values[pods].append(median_us(decider.decide, asks, decisions))
-    return [row(f"decision.pods{pods}", "µs", times) for pods, times in values.items()]
+            whole[pods].append(median_us(decider.decide, asks, decisions))
+            choices[pods].append(median_us(choose, asks, decisions))
+    return [
+        row(f"decision.{what}{pods}", "µs", times)
+        for what, values in (("pods", whole), ("choice", choices))
+        for pods, times in values.items()
+    ]
 
 
-def _decider(count: int) -> Decider:
-    """A loaded fleet that holds the prompt, each pod a little more of it than the pod before."""
+def _fleet(count: int) -> tuple[Decider, Callable[[Ask], object]]:
+    """A loaded fleet that holds the prompt, each pod a little more of it than the pod before; and its choice alone."""
     specs = tuple(PodConfig(url=f"http://10.0.0.{number}:8000") for number in range(count))
     config = Config(pods=specs)
     pods = PodTable(
@@ -48,11 +59,43 @@ def _decider(count: int) -> Decider:
         pod.load, pod.load_at = {0: Load(number % 3, number % 7, number / count)}, _NOW
         publisher = Publisher(pod.name, 0)
         index.add_publisher(publisher, _MODEL)
-        index.apply(publisher, _stores(PROMPT_BLOCKS * (number + 1) // count))
-    return Decider(index, pods, config.placement, config.p2p, coordinate=lambda: 0.5)
+        for tier in Tier:
+            index.apply(publisher, _stores(PROMPT_BLOCKS * (number + 1) // count, tier))
+    _teach(pods.costs, [pod.url for pod in pods])
+    decider = Decider(index, pods, config.placement, config.p2p, coordinate=lambda: 0.5)
+    return decider, _choice(decider, config, pods.costs)
 
 
-def _stores(blocks: int) -> list[BlockStored]:
+def _choice(decider: Decider, config: Config, costs: Costs) -> Callable[[Ask], object]:
+    """What is left of a decision where the candidates are made: placement and choice of a source."""
+    decided = decider.decide(_ask())
+    candidates, placement, source = decided.candidates, config.placement, config.p2p.source
+    assert max(each.any_tokens for each in candidates) == PROMPT_BLOCKS * BLOCK_TOKENS
+    request = PlacementRequest(
+        request_id="bench",
+        prompt_tokens=decided.prompt.tokens,
+        block_size=decided.block_size,
+        model=_MODEL,
+        pulls=True,
+        costs=costs,
+        now=_NOW,
+    )
+
+    def choose(_: Ask) -> object:
+        placed = place(request, candidates, placement.scorers, placement.picker, coordinate=0.5)
+        return source.choose(request, candidates, candidates[placed.chosen])
+
+    return choose
+
+
+def _teach(costs: Costs, urls: list[str]) -> None:
+    """Every pod has computed and pulled from the one before it."""
+    for number, (source, consumer) in enumerate(pairwise([urls[-1], *urls])):
+        costs.computed((consumer, 0), Prefill(1.0, 8192.0, 8192.0**2, 2.0), 0.25, _NOW - 1)
+        costs.pulled((source, 0), (consumer, 0), Pull(1.0, 8192.0, 0.01 * number, 0.0), 0.1, _NOW - 1)
+
+
+def _stores(blocks: int, tier: Tier) -> list[BlockStored]:
     """The prompt's first blocks; a block's number serves as its engine hash."""
     tokens = _prompt()
     return [
@@ -61,6 +104,7 @@ def _stores(blocks: int) -> list[BlockStored]:
             at - 1 if at else None,
             tokens[at * BLOCK_TOKENS : end * BLOCK_TOKENS].tolist(),
             BLOCK_TOKENS,
+            tier,
         )
         for at in range(0, blocks, STORE_BLOCKS)
         if (end := min(at + STORE_BLOCKS, blocks))

@@ -23,7 +23,7 @@ EXPECTED = {
     *(f"index.apply{way}.p{p}.8k" for way in ("", ".free", ".queued", ".queued.core") for p in (8, 64)),
     *(f"index.{m}.p64.8k" for m in ("match.shared", "match.one", "match.miss", "hash")),
     *(f"scale.{m}.{blocks}k" for m in ("match.shared", "match.one", "match.miss", "remove_pod") for blocks in (32, 64)),
-    *(f"decision.pods{pods}" for pods in (2, 16, 64)),
+    *(f"decision.{what}{pods}" for what in ("pods", "choice") for pods in (2, 16, 64)),
     *(f"intake.{measure}" for measure in ("delay.p50", "delay.p99", "rate", "cpu")),
     *(f"tokens.{turn}.{m}" for m in ("cpu", "latency") for turn in ("turn1", "turn10", "turn20", "short")),
     *(f"tokens.{turn}.path.cpu" for turn in ("turn20", "short", "again")),

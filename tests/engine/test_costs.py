@@ -60,7 +60,7 @@ def first_token_s(url: str, model: str, prompt: list[int], **more: Any) -> float
 
 
 def crossing(computed: dict[int, float], pulled: dict[int, float]) -> float:
-    """Tokens from which on the pull is quicker, by lines through the steps that are as near to each in its own measure."""
+    """Tokens from which on the pull is quicker, by lines through the steps; each step counts in its own measure."""
     square, linear, fixed = fitted(computed, 2)
     per_token, at_once = fitted(pulled, 1)
     lengths = np.arange(LADDER[0] // 4, LADDER[-1])

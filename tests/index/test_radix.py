@@ -137,6 +137,12 @@ def test_a_removal_of_what_is_not_held_is_counted(fleet: Fleet) -> None:
     assert fleet.cached("ab") == (2, 0, 2)
 
 
+def test_of_a_stretch_that_a_tier_holds_in_part_that_part_is_removed(fleet: Fleet) -> None:
+    fleet.apply(stored("abc"), stored("ab", tier=Tier.CPU))
+    assert fleet.apply(removed("a", "ab", "abc", tier=Tier.CPU)) == Applied(removed_blocks=2, unknown_removed=1)
+    assert fleet.cached("abc") == (3, 0, 3)
+
+
 # Copies and groups
 
 

@@ -1,0 +1,93 @@
+"""Where prices get to from wrong beliefs, by samples that are off."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from scorers import Costs, Priors
+from tests.scorers.costing import PREFILL, PULL, A, B, moved, prompt, taken
+
+LENGTHS = (2_000, 8_000, 32_000)
+
+
+def scaled(factor: float) -> Priors:
+    prefill, pull = (type(each)(*(factor * x for x in each)) for each in (PREFILL, PULL))
+    return Priors(prefill=prefill, pull=pull)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def noise() -> Callable[[int], Callable[[], float]]:
+    """Factors on seconds: a fifth off, and one in ten is five times or a tenth of them."""
+
+    def seeded(seed: int) -> Callable[[], float]:
+        rng = Random(seed)
+
+        def factor() -> float:
+            off = rng.lognormvariate(0.0, 0.2)
+            return off * rng.choice((5.0, 0.1)) if rng.random() < 0.1 else off
+
+        return factor
+
+    return seeded
+
+
+Noise = Callable[[int], Callable[[], float]]
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_prices_that_are_off_tenfold_are_within_a_fourth_after_200_noisy_samples(factor: float, noise: Noise) -> None:
+    off: list[float] = []
+    for seed in range(10):
+        costs, rng, off_by = Costs(scaled(factor)), Random(seed), noise(seed)
+        for number in range(200):
+            tokens = rng.choice((500, *LENGTHS, 16_000, rng.randint(500, 40_000)))
+            work = prompt(tokens, rng.choice((0, 0, tokens // 2)), rng.randint(0, 10))
+            costs.computed(A, work, taken(PREFILL, work) * off_by(), number * 0.5)
+            work_of_pull = moved(tokens * rng.choice((1, 1, 2)), rng.choice((0.0, 0.0, 0.1, 0.2)))
+            costs.pulled(B, A, work_of_pull, taken(PULL, work_of_pull) * off_by(), number * 0.5)
+        for tokens in LENGTHS:
+            off.append(costs.prefill(A).seconds(tokens, tokens**2) / PREFILL.seconds(tokens, tokens**2))
+            off.append(costs.pull(B, A).seconds(tokens, 0.0) / PULL.seconds(tokens, 0.0))
+    within = [ratio for ratio in off if 0.75 <= ratio <= 1.25]
+    assert len(within) >= 0.95 * len(off)
+    assert 0.6 < min(off) < max(off) < 1.6
+
+
+class Pulling:
+    """Pulls over one link, one after the other, of all lengths, at a price that may change."""
+
+    def __init__(self, off_by: Callable[[], float]) -> None:
+        self.costs = Costs()
+        self.slower = 1.0
+        self._off_by = off_by
+        self._now = 0.0
+
+    def slowed(self, pulls: int) -> list[bool]:
+        """Whether the link counts as slowed after each of so many more."""
+        return [self._pull() for _ in range(pulls)]
+
+    def _pull(self) -> bool:
+        self._now += 1.0
+        work = moved((2_000, 8_000, 16_000, 32_000)[int(self._now) * 7 % 5 % 4], 0.1 * (self._now % 2))
+        self.costs.pulled(A, B, work, self.slower * taken(PULL, work) * self._off_by(), self._now)
+        return self.costs.slowed(A, B)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_link_that_gets_three_times_slower_is_followed_and_said_to_be_slow_until_that_is_usual(
+    seed: int, noise: Noise
+) -> None:
+    link = Pulling(noise(seed))
+    assert not any(link.slowed(300))
+    link.slower = 3.0
+    assert any(link.slowed(100)[:80])
+    for tokens in LENGTHS:
+        assert link.costs.pull(A, B).seconds(tokens, 0.0) == pytest.approx(3 * PULL.seconds(tokens, 0.0), rel=0.25)
+    assert [price.slowed for price in link.costs.pairs(0.0)] == [True]
+    assert not any(link.slowed(600)[400:])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_link_that_stays_as_it_is_is_never_said_to_be_slow(seed: int, noise: Noise) -> None:
+    assert not any(Pulling(noise(seed)).slowed(800))
