@@ -1,8 +1,10 @@
 """What was learned of the pods' speed, kept in a file over a restart.
 
 One small object of JSON, read at the start, and written every so often and at the end. It is written beside its place
-and then moved there, so whoever reads it finds all of one writing. Encoding and writing are a thread's, never the
-event loop's. Nothing depends on the file: without it the gateway learns anew.
+and then moved there, so whoever reads it finds all of one writing. What was there and could not be used is put aside
+then, not before: nothing is moved that is not about to be replaced. Encoding and writing are a thread's, never the
+event loop's. Nothing depends on the file: without it the gateway learns anew, and a disk that hangs is waited for no
+longer than a deadline.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ import asyncio
 import os
 import tempfile
 import time
+from errno import EINVAL
+from functools import partial
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, Final, Literal
 
 import msgspec
@@ -21,11 +26,16 @@ from msgspec import Struct
 from config.schema import Costs as Settings
 from gateway.metrics import Metrics
 from gateway.pods import PodTable
+from gateway.threads import begin
+from scorers import Costs
 
 _log = structlog.get_logger("gateway.costs")
 
+_READABLE: Final = 0o644  # it holds no secret
 _MAX_BYTES: Final = 64 * 1024 * 1024  # ten thousand pairs take three
-_LAST_S: Final = 2.0  # for the last writing: a disk that hangs must not keep the process
+_LOAD_S: Final = 5.0  # nothing is served before; a disk that wakes up answers within
+_SAVE_S: Final = 30.0  # a busy network disk may take some seconds for one flush
+_LAST_S: Final = 2.0  # at the end, for what is under way and the last writing together: the process waits for it
 _UNFIT: Final = (ValueError, LookupError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
@@ -46,8 +56,9 @@ class CostsFile:
         self._pods = pods
         self._metrics = metrics
         self._changed = asyncio.Event()
-        self._works = True
-        self._writing: asyncio.Task[str | None] | None = None
+        self._unusable: str | None = None  # where what is there was not written by this process and is not known to it
+        self._warned: str | None = None  # where writing failed last
+        self._writing: dict[str, asyncio.Future[str | None]] = {}  # at most one for each path
 
     def reconfigure(self, settings: Settings) -> None:
         """It is written there from now on. What another file says is not read before the next start."""
@@ -55,23 +66,22 @@ class CostsFile:
         self._changed.set()
 
     async def load(self) -> None:
-        """Begin with what was learned before. A file that cannot be used is as good as none."""
+        """Begin with what was learned before. A file that cannot be used in time is as good as none."""
         path = self._settings.path
         if path is None:
             return
         try:
-            data = await asyncio.to_thread(_read, path)
+            async with asyncio.timeout(_LOAD_S):
+                data = await begin(partial(_read, path), "read costs")
             kept = msgspec.json.decode(data, type=_Kept)
             self._pods.costs.restore(kept.costs)
         except FileNotFoundError:
             self._counted("load", "missing")
             return
-        except OSError as error:
-            self._not_loaded(path, error.strerror or str(error))
-            return
-        except _UNFIT as error:
-            moved = await asyncio.to_thread(_put_aside, path)  # it may be something else, and is written to soon
-            self._not_loaded(path, str(error), moved_to=moved)
+        except (OSError, *_UNFIT) as error:
+            self._unusable = path
+            self._counted("load", "failed")
+            _log.warning("costs not restored: they are learned anew", path=path, error=_reason(error))
             return
         self._pods.prune()
         self._counted("load", "ok")
@@ -82,12 +92,9 @@ class CostsFile:
         try:
             while True:
                 await self._pause()
-                self._begin()
-                await self._end(None)
+                await self._save(_SAVE_S)
         finally:
-            await self._end(_LAST_S)  # one that is under way would put what is older over what is written now
-            self._begin()
-            await self._end(_LAST_S)
+            await self._save(_LAST_S)
 
     async def _pause(self) -> None:
         """One interval, begun anew when the settings change."""
@@ -99,31 +106,81 @@ class CostsFile:
                 return
             self._changed.clear()
 
-    def _begin(self) -> None:
+    async def _save(self, seconds: float) -> None:
+        """Write, once what is under way there has ended: it would put what is older over what is newer.
+
+        Within `seconds`; what takes longer is counted as failed, and goes on.
+        """
         path = self._settings.path
-        if path is not None and self._writing is None:
+        if path is None:
+            return
+        deadline = asyncio.get_running_loop().time() + seconds
+        if await self._ended(path, deadline):
             state = self._pods.costs.state(self._pods.clock())
-            self._writing = asyncio.create_task(asyncio.to_thread(_write, path, state), name="write costs")
+            write = partial(_write, path, state, aside=path == self._unusable)
+            self._writing[path] = begin(write, "write costs")
+            await self._ended(path, deadline)
 
-    async def _end(self, seconds: float | None) -> None:
-        """Wait for what is being written; cancelled meanwhile, it goes on being written."""
-        if self._writing is None:
-            return
-        done, _ = await asyncio.wait([self._writing], timeout=seconds)
-        if not done:
-            return
-        error, self._writing = self._writing.result(), None
-        self._counted("save", "ok" if error is None else "failed")
-        if error is not None and self._works:
-            _log.warning("costs cannot be written: a restart will not know them", path=self._settings.path, error=error)
-        self._works = error is None
+    async def _ended(self, path: str, deadline: float) -> bool:
+        """Whether nothing is being written there any more. Cancelled meanwhile, it goes on being written."""
+        writing = self._writing.get(path)
+        if writing is None:
+            return True
+        await asyncio.wait([writing], timeout=deadline - asyncio.get_running_loop().time())
+        if not writing.done():
+            self._not_saved(path, TimeoutError())
+            return False
+        del self._writing[path]
+        try:
+            moved_to = writing.result()
+        except OSError as error:
+            self._not_saved(path, error)
+        else:
+            self._saved(path, moved_to)
+        return True
 
-    def _not_loaded(self, path: str, error: str, **told: str | None) -> None:
-        _log.warning("costs not restored: they are learned anew", path=path, error=error, **told)
-        self._counted("load", "failed")
+    def _saved(self, path: str, moved_to: str | None) -> None:
+        self._counted("save", "ok")
+        if moved_to is not None:
+            _log.info("costs written; what could not be used was put aside", path=path, moved_to=moved_to)
+        if path == self._unusable:
+            self._unusable = None
+        self._warned = None
+
+    def _not_saved(self, path: str, error: OSError) -> None:
+        self._counted("save", "failed")
+        if path != self._warned:
+            _log.warning("costs cannot be written: a restart will not know them", path=path, error=_reason(error))
+        self._warned = path
 
     def _counted(self, action: str, result: str) -> None:
         self._metrics.costs_file.labels(action, result).inc()
+
+
+def kept(path: str) -> dict[str, Any]:
+    """What a file keeps, as `Costs.restore` takes it. Raises OSError; ValueError for what is no such file."""
+    try:
+        costs = msgspec.json.decode(_read(path), type=_Kept).costs
+        Costs().restore(costs)
+    except _UNFIT as error:
+        raise ValueError(str(error)) from error
+    return costs
+
+
+def keep(path: str, state: dict[str, Any]) -> None:
+    """Write what `Costs.state` gave, for a gateway that starts later, maybe as somebody else. Raises OSError."""
+    file = Path(path)
+    before = file.stat() if file.exists() else None
+    _write(path, state, aside=False)
+    file.chmod(_READABLE if before is None else S_IMODE(before.st_mode))
+    if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+        os.chown(file, before.st_uid, before.st_gid)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or "the disk does not answer"
+    return str(error)
 
 
 def _read(path: str) -> bytes:
@@ -134,31 +191,32 @@ def _read(path: str) -> bytes:
     return data
 
 
-def _put_aside(path: str) -> str | None:
-    """In a thread. Where the file is now; None: where it was."""
-    aside = f"{path}.unusable"
-    try:
-        Path(path).replace(aside)
-    except OSError:
-        return None
-    return aside
+def _write(path: str, state: dict[str, Any], *, aside: bool) -> str | None:
+    """In a thread. Where what was there is now, None: replaced. Only files are: no directories, devices, pipes.
 
-
-def _write(path: str, state: dict[str, Any]) -> str | None:
-    """In a thread. What went wrong, None: nothing."""
+    Raises OSError.
+    """
     data = msgspec.json.encode(_Kept("p2p-gateway costs", 1, time.time(), state))
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise OSError(EINVAL, "not a file")
+    file = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115 - it is moved
     try:
-        file = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115 - it is moved
-        try:
-            with file:
-                file.write(data + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(file.name).replace(target)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
+        with file:
+            file.write(data + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        moved_to = _put_aside(target) if aside else None
+        Path(file.name).replace(target)
+    except OSError:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+    return moved_to
+
+
+def _put_aside(file: Path) -> str | None:
+    """Where it is now; None: where it was."""
+    try:
+        return str(file.replace(f"{file}.unusable"))
+    except OSError:
+        return None

@@ -10,6 +10,8 @@ import re
 from collections import OrderedDict
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gateway.decision import Ask
 from gateway.errors import NoPodReady, ResponseNotFound
 from gateway.front.request import Request
@@ -66,6 +68,12 @@ class Responses:
         if not places:
             raise not_found(response_id)
         return places
+
+    def narrowed(self, request: Request, ask: Ask) -> Ask:
+        """The request; one that needs a response, for those pods only where that may be. Raises as `places`."""
+        if ask.response_id is None:
+            return ask
+        return replace(ask, only=frozenset(self.places(request, ask, ask.response_id)))
 
     def _keep(self, response_id: str, keeper: Keeper) -> None:
         self._keepers[response_id] = keeper

@@ -1,10 +1,12 @@
 """Requests held back, each in a future, until a look finds that pods take more.
 
 A look is due when something may have been freed: a request has its first byte or ends, a poll arrives, a pod comes or
-goes. It lets one request go. The next look comes right behind that one's own step on the loop, in which it is placed
-and counted on its pod; so each is let go by what those before it have left, and the bounds are held to the request.
-What else changes by time alone, such as a breaker that closes or load that grows old, a timer finds, which looks while
-anybody waits.
+goes. It wakes one request. The next look comes right behind that one's own step on the loop, in which it is placed and
+counted on its pod; so each is let go by what those before it have left, and the bounds are held to the request. What is
+placed without having waited, such as another attempt of a request or one in another lane, may come before that step and
+take the room. So until that step a request keeps its place, and where there is no room any more it waits on. What else
+changes by time alone, such as a breaker that closes or load that grows old, a timer finds, which looks while anybody
+waits.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ _ANSWER_TOKENS = 256
 
 
 class _Held(Waiter, kw_only=True, eq=False):
-    """`turn` is None when it may go, and otherwise what its client is told."""
+    """`turn` is over when there may be room for it, or when its client is to be told of a `refusal`."""
 
-    turn: asyncio.Future[GatewayError | None]
+    turn: asyncio.Future[None]
+    refusal: GatewayError | None = None
 
 
 class Admission:
@@ -49,7 +52,6 @@ class Admission:
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[_Held] = FairQueue(bound=settings.queue, timeout=settings.timeout)
         self._pace = Pace()
-        self._going: Lane | None = None  # of the request that was let go and is not placed yet
         self._look_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self.reconfigure(settings)
@@ -74,8 +76,8 @@ class Admission:
     def refuse(self) -> None:
         """The gateway is shutting down: who waits is told so."""
         for held in self._queue.clear():
-            if not held.turn.done():
-                held.turn.set_result(self.drain.refusal())
+            held.refusal = self.drain.refusal()
+            _wake(held)
 
     def changed(self, pod: Pod) -> None:
         """A pod was polled, has come or is gone."""
@@ -86,20 +88,29 @@ class Admission:
     async def admit(self, request: Request, ask: Ask) -> None:
         """Return when pods take the request, right before it is placed. Raises NotAdmitted, Draining."""
         lane = Lane(ask.model, ask.only)
-        if lane != self._going and lane not in self._queue.lanes and not self._is_full(lane):
+        if lane not in self._queue.lanes and not self._is_full(lane):
             return
         self.drain.require_open()
         held = self._held(request, lane)
         self._enter(held)
         try:
             held.tokens = self._decider.uncached_at_best(ask) + _ANSWER_TOKENS
-            told = await held.turn
+            await self._room(held)
         finally:
             self._queue.remove(held)
             request.record.queued = self._pods.clock() - held.arrived
-        if told is not None:
-            raise told
         self._metrics.admission_waited.observe(request.record.queued)
+
+    async def _room(self, held: _Held) -> None:
+        """Return when there is room for it, out of the queue. Raises what its client is told otherwise."""
+        await held.turn
+        while held.refusal is None and self._is_full(held.lane):
+            held.turn = self._loop.create_future()
+            await held.turn
+        if held.refusal is not None:
+            raise held.refusal
+        self._queue.go(held)
+        self._pace.went(self._pods.clock())
 
     def _held(self, request: Request, lane: Lane) -> _Held:
         key, said = request.key, request.headers.get(self._settings.priority_header)
@@ -148,16 +159,14 @@ class Admission:
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """Let the next one go, if pods take it; its own step on the loop comes before the next look."""
+        """Wake the next one, if pods take it; its own step on the loop comes before the next look."""
         self._look_is_due = False
-        self._going = None
         free = {lane for lane in self._queue.lanes if not self._is_full(lane)}
-        while free and (held := self._queue.pop(free)) is not None:
-            if held.turn.done():  # its client has just left
+        while free and (held := self._queue.next(free)) is not None:
+            if held.turn.cancelled():  # its client has just left
+                self._queue.remove(held)
                 continue
-            self._pace.went(self._pods.clock())
-            held.turn.set_result(None)
-            self._going = held.lane
+            _wake(held)
             self._look_is_due = True
             self._loop.call_soon(self._look)
             return
@@ -178,10 +187,16 @@ class Admission:
             self._timer = self._loop.call_later(max(_SOON_S, min(_LOOK_S, deadline - now)), self._tick)
 
     def _turn_away(self, held: _Held, reason: Rejection) -> None:
-        if not held.turn.done():  # its client is still there
-            held.turn.set_result(self._rejection(reason))
+        if not held.turn.cancelled():  # its client is still there
+            held.refusal = self._rejection(reason)
+            _wake(held)
 
     def _rejection(self, reason: Rejection) -> NotAdmitted:
         self._metrics.admission_rejected.labels(reason).inc()
         retry_after = self._pace.estimate(len(self._queue) + 1, self._settings.timeout, self._pods.clock())
         return NotAdmitted(reason, retry_after=retry_after)
+
+
+def _wake(held: _Held) -> None:
+    if not held.turn.done():
+        held.turn.set_result(None)

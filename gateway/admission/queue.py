@@ -105,16 +105,18 @@ class FairQueue(Generic[W]):
         self._priorities.setdefault(waiter.priority, _Priority()).add(waiter)
         return turned_away
 
-    def pop(self, free: Collection[Lane]) -> W | None:
-        """Who goes next of those whose lane is `free`, and is charged. Amortized O(p log p + p lanes + log k)."""
+    def next(self, free: Collection[Lane]) -> W | None:
+        """Who goes next of those whose lane is `free`. Amortized O(p log p + p lanes + log k)."""
         for number in sorted(self._priorities, reverse=True):
-            priority = self._priorities[number]
-            waiter = priority.next(free)
+            waiter = self._priorities[number].next(free)
             if waiter is not None:
-                priority.charge(waiter)
-                self.remove(waiter)
                 return waiter
         return None
+
+    def go(self, waiter: W) -> None:
+        """It has waited until now, goes, and is charged to its key. O(1)."""
+        self._priorities[waiter.priority].charge(waiter)
+        self.remove(waiter)
 
     def remove(self, waiter: W) -> None:
         """It does not wait any more, if it did. O(1)."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from gateway.threads import tell
 from gateway.tokens.refusal import Refused
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class OffLoop:
         self._under_way += 1
         future = self._pool.submit(work)
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: _tell(loop, self._ended))
+        future.add_done_callback(lambda _: tell(loop, self._ended))
         try:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.wrap_future(future)
@@ -64,8 +65,3 @@ class OffLoop:
 
     def _ended(self) -> None:
         self._under_way -= 1
-
-
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(what)

@@ -11,7 +11,7 @@ from gateway.admission import control
 from tests.gateway.fleet import SLOW, Front, completions, fleet, ids, serving, text_body, until, warm
 from tests.gateway.keyring import bearer, write
 from tests.gateway.scripted import METRICS, page, says
-from tests.gateway.till import Till, asked, held, till
+from tests.gateway.till import FULL, Till, asked, held, till
 
 ON: dict[str, Any] = {"enabled": True}
 ON_DEMAND = {"interval": 600.0, "max_age": 600.0}
@@ -78,10 +78,12 @@ async def test_a_poll_lets_as_many_go_as_it_shows_room_for(bound: Any, full: Any
 
 async def test_a_load_that_nobody_knows_any_more_holds_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "_LOOK_S", 0.02)
-    poll = {"interval": 600.0, "max_age": 0.3}
-    async with till() as pod, serving([pod.pod], admission={**ON, "max_waiting": 1}, poll=poll) as front:
+    admission = {**ON, "max_waiting": 1, "timeout": 10_000.0}
+    async with till() as pod, serving([pod.pod], admission=admission, poll=ON_DEMAND) as front:
         await polled(front, pod, waiting=9)
         task = await held(front, "first")
+        later = front.parts.pods.clock() + ON_DEMAND["max_age"] + 1.0
+        monkeypatch.setattr(front.parts.pods, "clock", lambda: later)  # nothing happens but that time passes
         await until(lambda: pod.came == ["first"])
         pod.serve()
         assert (await task).status == 200
@@ -113,16 +115,12 @@ async def test_nobody_waits_while_a_pod_takes_more() -> None:
         assert {(await task).status for task in tasks} == {200}
 
 
-async def test_what_is_cached_is_not_counted_as_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", FULL)
+async def test_what_is_cached_is_not_counted_as_work(at: str, tmp_path: Path) -> None:
     """Both keys send prompts of 1,600 tokens; those of one are in the pod's cache."""
     keys = tmp_path / "keys.yaml"
     write(keys, [{"id": key, "key": f"sk-{key}"} for key in ("cached", "fresh")])
-    sections: dict[str, Any] = {
-        "auth": {"keys": str(keys)},
-        "admission": {**ON, "max_in_flight": 1},
-        "admin": {"port": 0},
-    }
-    async with fleet(**sections) as (front, (pod,)):
+    async with fleet(**FULL[at], auth={"keys": str(keys)}, admin={"port": 0}) as (front, (pod,)):
         await warm(pod, ids(1600))
         await front.settled(pod)
         pod.stall()

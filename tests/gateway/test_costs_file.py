@@ -1,13 +1,17 @@
 """What was learned of the pods' speed outlives the gateway that learned it."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import MutableMapping
+import os
+import threading
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.schema import Costs as Settings
 from gateway import costs_file
 from gateway.costs_file import CostsFile
 from gateway.metrics import Metrics
@@ -80,15 +84,28 @@ async def test_it_is_written_every_so_often_as_a_whole_and_alone(tmp_path: Path)
 
         await until(known)
         assert json.loads(path.read_bytes())["format"] == "p2p-gateway costs"
-        assert await files(front, "save", "ok") > 0
+
+        async def told() -> bool:
+            return await files(front, "save", "ok") > 0
+
+        await until(told)
     assert list(tmp_path.iterdir()) == [path]
 
 
 async def test_without_a_path_nothing_is_written_or_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    saves: list[float] = []
+    save = CostsFile._save
+
+    async def noted(file: CostsFile, seconds: float) -> None:
+        saves.append(seconds)
+        await save(file, seconds)
+
+    monkeypatch.setattr(CostsFile, "_save", noted)
     async with fleet(2, costs={"save_interval": 0.01}) as (front, (one, two)):
         taught(front, one, two)
-        await asyncio.sleep(0.1)
+        learned_at = len(saves)
+        await until(lambda: len(saves) > learned_at + 3)
         assert await front.metric("costs_file_total") == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -175,52 +192,108 @@ async def test_a_changed_path_is_written_to_without_a_restart(tmp_path: Path) ->
     assert second.exists()
 
 
-class Slow:
-    """A disk that takes as long as it is told."""
+class Disk:
+    """One whose writes, in their threads, take until it is told to go on. What was begun, and what was then written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun: list[dict[str, Any]] = []
-        self.ended: list[dict[str, Any]] = []
-        self.goes_on = asyncio.Event()
-        monkeypatch.setattr(costs_file.asyncio, "to_thread", self._write)
+        self.begun: list[str] = []
+        self.written: list[str] = []
+        self.goes_on = threading.Event()
+        monkeypatch.setattr(costs_file, "_write", self._write)
 
-    async def _write(self, _: Any, __: str, state: dict[str, Any]) -> str | None:
-        self.begun.append(state)
-        await self.goes_on.wait()
-        self.ended.append(state)
+    def _write(self, path: str, state: dict[str, Any], *, aside: bool) -> str | None:
+        del state, aside
+        self.begun.append(path)
+        assert self.goes_on.wait(60)
+        self.written.append(path)
         return None
 
 
-async def test_what_is_under_way_at_the_end_does_not_overwrite_what_is_newer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Slow(monkeypatch)
+@contextlib.asynccontextmanager
+async def kept(path: str) -> AsyncIterator[tuple[CostsFile, Metrics]]:
+    """A file's keeper at work, one save after the other."""
     table = PodTable([], max_load_age=10.0)
-    settings = costs_file.Settings(path=str(tmp_path / "costs.json"), save_interval=0.001)
-    task = asyncio.create_task(CostsFile(settings, table, Metrics(table, RadixIndex())).run())
-    await until(lambda: len(disk.begun) == 1)
-    task.cancel()
-    await asyncio.sleep(0)
-    assert len(disk.begun) == 1
-    disk.goes_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert disk.begun == disk.ended
-    assert len(disk.ended) == 2
-
-
-async def test_a_disk_that_hangs_does_not_keep_the_gateway_from_ending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(costs_file, "_LAST_S", 0.02)
-    disk = Slow(monkeypatch)
-    table = PodTable([], max_load_age=10.0)
-    settings = costs_file.Settings(path=str(tmp_path / "costs.json"), save_interval=0.001)
-    task = asyncio.create_task(CostsFile(settings, table, Metrics(table, RadixIndex())).run())
-    await until(lambda: len(disk.begun) == 1)
+    metrics = Metrics(table, RadixIndex())
+    file = CostsFile(Settings(path=path, save_interval=0.001), table, metrics)
+    task = asyncio.create_task(file.run())
+    yield file, metrics
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
+
+
+def saved(metrics: Metrics, result: str) -> float:
+    return metrics.costs_file.labels("save", result).value
+
+
+async def test_what_is_under_way_at_the_end_does_not_overwrite_what_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    begun: list[int] = []
+
+    def go_on() -> None:
+        begun.append(len(disk.begun))
+        disk.goes_on.set()
+
+    async with kept("costs.json") as (_, metrics):
+        await until(lambda: len(disk.begun) == 1)
+        asyncio.get_running_loop().call_later(0.05, go_on)  # when it has been cancelled
+    assert begun == [1]
+    assert disk.begun == disk.written == ["costs.json"] * 2
+    assert (saved(metrics, "ok"), saved(metrics, "failed")) == (2, 0)
+
+
+async def test_a_disk_that_hangs_does_not_keep_the_gateway_from_ending(
+    monkeypatch: pytest.MonkeyPatch, log: list[MutableMapping[str, Any]]
+) -> None:
+    monkeypatch.setattr(costs_file, "_LAST_S", 0.02)
+    disk = Disk(monkeypatch)
+    async with kept("costs.json") as (_, metrics):
+        await until(lambda: len(disk.begun) == 1)
     assert len(disk.begun) == 1
+    assert saved(metrics, "failed") == 1
+    assert [entry["error"] for entry in log if "costs" in entry["event"]] == ["the disk does not answer"]
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "write costs")
     disk.goes_on.set()
-    await until(lambda: bool(disk.ended))
+    await until(lambda: bool(disk.written))
+
+
+async def test_a_write_that_hangs_is_counted_each_time_and_waited_for_before_the_next(
+    monkeypatch: pytest.MonkeyPatch, log: list[MutableMapping[str, Any]]
+) -> None:
+    monkeypatch.setattr(costs_file, "_SAVE_S", 0.01)
+    disk = Disk(monkeypatch)
+    async with kept("costs.json") as (_, metrics):
+        await until(lambda: saved(metrics, "failed") >= 3)
+        assert len(disk.begun) == 1
+        assert len(warned(log)) == 1
+        disk.goes_on.set()
+        await until(lambda: saved(metrics, "ok") >= 2)
+    assert disk.begun == disk.written
+
+
+async def test_one_disk_that_hangs_does_not_hold_up_another_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs_file, "_SAVE_S", 0.01)
+    disk = Disk(monkeypatch)
+    async with kept("hangs.json") as (file, metrics):
+        await until(lambda: saved(metrics, "failed") >= 1)
+        file.reconfigure(Settings(path="other.json", save_interval=0.001))
+        await until(lambda: disk.begun == ["hangs.json", "other.json"])
+        disk.goes_on.set()
+
+
+async def test_a_disk_that_does_not_answer_is_not_waited_for_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: list[MutableMapping[str, Any]]
+) -> None:
+    monkeypatch.setattr(costs_file, "_LOAD_S", 0.05)
+    path = tmp_path / "costs.json"
+    os.mkfifo(path)  # opening it to read lasts until somebody opens it to write
+    async with fleet(costs={"path": str(path)}) as (front, (pod,)):
+        assert await files(front, "load", "failed") == 1
+        assert (await front.complete([1, 2, 3])).pod == pod.url
+        with path.open("wb"):
+            pass  # so that the thread ends
+    assert path.is_fifo()
+    assert warned(log) == [
+        "costs not restored: they are learned anew",
+        "costs cannot be written: a restart will not know them",
+    ]

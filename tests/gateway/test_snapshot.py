@@ -1,6 +1,8 @@
 """A gateway that starts from another's index knows at once what that one knew, and nothing that is no longer so."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -69,14 +71,25 @@ async def test_a_pod_that_restarted_meanwhile_is_not_believed(tmp_path: Path) ->
             assert rows[pods[1].url]["cached_blocks"]["gpu"] > 0
 
 
+@asynccontextmanager
+async def heard_from_the_first() -> AsyncIterator[tuple[Front, SimulatedPod]]:
+    """A pod without replay of which the gateway knows everything: what comes before a subscription stands is lost."""
+    salts = count(1000)
+    while True:
+        async with fleet(pod={"replay": False}) as (front, (pod,)):
+
+            async def heard(front: Front = front, pod: SimulatedPod = pod) -> bool:
+                await warm(pod, ids(100, salt=next(salts)))
+                return (await front.row(pod))["last_seq"] is not None
+
+            await until(heard)
+            if (await front.row(pod))["certain"]:
+                yield front, pod
+                return
+
+
 async def test_without_replay_a_restored_record_is_kept_and_goes_on(tmp_path: Path) -> None:
-    async with fleet(pod={"replay": False}) as (front, (pod,)):
-
-        async def heard() -> bool:
-            await warm(pod, ids(100))
-            return bool((await front.row(pod))["certain"])
-
-        await until(heard)
+    async with heard_from_the_first() as (front, pod):
         await used(front, [pod], 10)
         restore = await saved(front, tmp_path)
         async with serving([pod], restore=restore) as warmed:
@@ -86,13 +99,9 @@ async def test_without_replay_a_restored_record_is_kept_and_goes_on(tmp_path: Pa
 
 
 async def test_without_replay_what_happened_since_makes_a_restored_record_uncertain(tmp_path: Path) -> None:
-    async with fleet(pod={"replay": False}) as (front, (pod,)):
-
-        async def heard() -> bool:
-            await warm(pod, ids(100))
-            return bool((await front.row(pod))["certain"])
-
-        await until(heard)
+    async with heard_from_the_first() as (front, pod):
+        await warm(pod, ids(100))
+        await front.settled(pod)
         restore = await saved(front, tmp_path)
         await warm(pod, ids(100, salt=1))
         async with serving([pod], restore=restore) as warmed:

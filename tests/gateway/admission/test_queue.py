@@ -61,16 +61,15 @@ def test_tokens_are_shared_not_requests() -> None:
 def test_a_key_that_comes_later_does_not_make_up_for_its_absence() -> None:
     line = queue()
     pushed(line, *(waiter("a") for _ in range(20)))
-    first = [line.pop({LANE}) for _ in range(10)]
+    assert keys(popped(line, most=10)) == "a" * 10
     pushed(line, *(waiter("b") for _ in range(10)))
-    assert keys([each for each in first if each is not None]) == "a" * 10
     assert Counter(keys(popped(line))[:10]) == {"a": 5, "b": 5}
 
 
 def test_a_key_that_leaves_and_comes_back_has_had_what_it_had() -> None:
     line = queue()
     pushed(line, *(waiter("a") for _ in range(20)), waiter("b", tokens=1000))
-    assert keys([each for _ in range(2) if (each := line.pop({LANE}))]) == "ab"
+    assert keys(popped(line, most=2)) == "ab"
     pushed(line, waiter("b"))
     assert keys(popped(line)).index("b") == 10  # when a has had as much; of equals the older goes
 
@@ -83,6 +82,23 @@ def test_who_is_removed_is_not_charged_to_its_key() -> None:
         line.remove(each)
         line.remove(each)  # of no effect
     assert keys(popped(line)) == "abb"
+
+
+def test_who_is_next_keeps_its_place_and_is_not_charged_until_it_goes() -> None:
+    line = queue()
+    waiters = [waiter("a", tokens=1000), waiter("b"), waiter("b")]
+    pushed(line, *waiters)
+    assert [line.next({LANE}) for _ in range(3)] == [waiters[0]] * 3
+    assert (len(line), waiters[0] in line, line.deadline) == (3, True, 30.0)
+    assert popped(line) == waiters
+
+
+def test_who_goes_out_of_turn_is_charged_alike() -> None:
+    line = queue()
+    first, second = waiter("a"), waiter("b", tokens=1000)
+    pushed(line, first, second, waiter("b"), *(waiter("a") for _ in range(9)))
+    line.go(second)
+    assert keys(popped(line)) == "a" * 10 + "b"
 
 
 def test_an_empty_priority_begins_anew() -> None:
@@ -112,8 +128,7 @@ def test_no_key_gets_ahead_of_its_share_by_more_than_a_request_of_each(
         pushed(line, *(waiter(key, share=s, tokens=t) for key, s, t in zip("ab", shares, pair, strict=True)))
     had, longest = [0.0, 0.0], [0.0, 0.0]
     for _ in range(goes):
-        gone = line.pop({LANE})
-        assert gone is not None
+        (gone,) = popped(line, most=1)
         which = "ab".index(gone.key)
         had[which] += gone.tokens / gone.share
         longest[which] = max(tokens[which] for tokens in work) / shares[which]
@@ -131,7 +146,7 @@ def test_only_those_go_whose_lane_is_free_and_the_others_keep_their_turn() -> No
     assert set(line.lanes) == {LANE, OTHER}
     assert popped(line, LANE) == [free]
     assert set(line.lanes) == {OTHER}
-    assert line.pop(()) is None
+    assert line.next(()) is None
     assert popped(line, OTHER) == [urgent, blocked]
     assert set(line.lanes) == set()
 
@@ -147,7 +162,7 @@ def test_a_key_that_was_held_up_does_not_set_the_others_back() -> None:
     line = queue()
     pushed(line, waiter("a", lane=OTHER), waiter("a", lane=OTHER), *(waiter("b") for _ in range(10)))
     popped(line, LANE)
-    assert keys([each for _ in range(1) if (each := line.pop({OTHER}))]) == "a"
+    assert keys(popped(line, OTHER, most=1)) == "a"
     pushed(line, *(waiter("c") for _ in range(2)), waiter("b"))
     assert keys(popped(line)) == "accb"  # c begins where b went last, not where a is
 
@@ -248,4 +263,4 @@ def test_all_can_be_sent_away_in_their_order() -> None:
     waiters = [waiter(priority=priority) for priority in (0, 5, -5)]
     pushed(line, *waiters)
     assert line.clear() == waiters
-    assert (len(line), set(line.lanes), line.deadline, line.pop({LANE})) == (0, set(), None, None)
+    assert (len(line), set(line.lanes), line.deadline, line.next({LANE})) == (0, set(), None, None)

@@ -49,18 +49,20 @@ class Model:
             self.now.pop(gone.priority, None)
             self.had = {at: had for at, had in self.had.items() if at[0] != gone.priority}
 
-    def pop(self, free: set[Lane]) -> Waiter | None:
+    def next(self, free: set[Lane]) -> Waiter | None:
         may = [each for each in self.line if each.lane in free]
         if not may:
             return None
         top = max(each.priority for each in may)
         may = [each for each in may if each.priority == top]
         least = min(self.had[top, each.key] for each in may)
-        gone = next(each for each in may if self.had[top, each.key] == least)
-        self.now[top] = max(self.now.get(top, 0.0), least)
-        self.had[top, gone.key] += gone.tokens / gone.share
+        return next(each for each in may if self.had[top, each.key] == least)
+
+    def go(self, gone: Waiter) -> None:
+        at = (gone.priority, gone.key)
+        self.now[gone.priority] = max(self.now.get(gone.priority, 0.0), self.had[at])
+        self.had[at] += gone.tokens / gone.share
         self.remove(gone)
-        return gone
 
     def shrink(self, bound: int) -> list[Waiter]:
         self.bound = bound
@@ -93,9 +95,20 @@ class QueueMachine(RuleBasedStateMachine):
         came = waiter(key, priority=priority, tokens=tokens, lane=lane, share=SHARES[key], arrived=self.now)
         assert self.queue.push(came) is self.model.push(came)
 
-    @rule(free=st.sets(st.sampled_from([LANE, OTHER, THIRD])))
-    def pop(self, free: set[Lane]) -> None:
-        assert self.queue.pop(free) is self.model.pop(free)
+    @rule(free=st.sets(st.sampled_from([LANE, OTHER, THIRD])), goes=st.sampled_from([True, True, False]))
+    def next(self, free: set[Lane], goes: bool) -> None:
+        waiter = self.queue.next(free)
+        assert waiter is self.model.next(free)
+        if goes and waiter is not None:
+            self.queue.go(waiter)
+            self.model.go(waiter)
+
+    @precondition(lambda self: self.model.line)
+    @rule(data=st.data())
+    def go_out_of_turn(self, data: st.DataObject) -> None:
+        gone = self.model.line[data.draw(st.integers(0, len(self.model.line) - 1))]
+        self.queue.go(gone)
+        self.model.go(gone)
 
     @precondition(lambda self: self.model.line)
     @rule(data=st.data())

@@ -21,9 +21,10 @@ def queue(bound: int = 100, timeout: float = 30.0) -> FairQueue[Waiter]:
     return FairQueue(bound=bound, timeout=timeout)
 
 
-def popped(from_queue: FairQueue[Waiter], *lanes: Lane) -> list[Waiter]:
-    """All that go, in their order; of every lane unless told of which."""
+def popped(from_queue: FairQueue[Waiter], *lanes: Lane, most: int | None = None) -> list[Waiter]:
+    """All that go, or the first so many, in their order; of every lane unless told of which."""
     order: list[Waiter] = []
-    while (next_one := from_queue.pop(lanes or {LANE, OTHER})) is not None:
+    while len(order) != most and (next_one := from_queue.next(lanes or {LANE, OTHER})) is not None:
+        from_queue.go(next_one)
         order.append(next_one)
     return order
