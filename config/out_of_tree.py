@@ -61,7 +61,7 @@ class OutOfTree(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, d
 
     def score(self, request: PlacementRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return the class's scores. Raises ValueError for one that is none, and whatever the class raises."""
-        scores = self._scorer.score(request, candidates)
+        scores = [float(score) for score in self._scorer.score(request, candidates)]
         for score in scores:
             if not 0 <= score <= 1:
                 raise ValueError(f"{score} is not in 0 … 1")

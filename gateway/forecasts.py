@@ -6,9 +6,7 @@ may have chosen it, and what it costs is to be shown and held against what it th
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from scorers import Candidate, Costs, Forecast, PlacementRequest, pullable_tokens, timed
+from scorers import Candidate, Costs, PlacementRequest, alone_s, pullable_tokens, timed
 
 
 def first_token_s(request: PlacementRequest, candidate: Candidate, source: Candidate | None) -> float:
@@ -19,7 +17,7 @@ def first_token_s(request: PlacementRequest, candidate: Candidate, source: Candi
         reach = min(pullable_tokens(source), tokens - 1) // request.block_size * request.block_size
         if reach > held:
             return _pulling_s(request.costs or Costs(), candidate, tokens, source, reach, reach - held)
-    return Forecast(replace(request, pulls=False), (candidate,), 0.0, 0.0).of(candidate).seconds
+    return alone_s(request, candidate)
 
 
 def _pulling_s(costs: Costs, candidate: Candidate, tokens: int, source: Candidate, reach: int, lead: int) -> float:

@@ -11,6 +11,7 @@ from gateway.tokens import Prompt
 from index import Cached, Publisher, RadixIndex
 
 _DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, only what is expected depends on it
+_UNKNOWN_SIZES = (_DEFAULT_BLOCK_SIZE,)
 _NOTHING = Cached(0, 0, 0)
 _NOBODY: Mapping[Publisher, int] = {}
 
@@ -82,11 +83,7 @@ def match(
 
     O(tokens) for a prompt that comes for the first time, then as `RadixIndex.match` and `Expected.match`.
     """
-    namespaces = () if model is None else {pod.models[model].namespace for pod in pods}
-    sizes = [(namespace, index.block_sizes(namespace)) for namespace in namespaces]
-    block_size = max([known[-1] for _, known in sizes if known], default=_DEFAULT_BLOCK_SIZE)
-    if any(not known for _, known in sizes) and any(pod.publishes for pod in pods):
-        sizes = [(namespace, known or (_DEFAULT_BLOCK_SIZE,)) for namespace, known in sizes]
+    sizes, block_size = _sizes(model, pods, index)
     expected, now = table.expected, table.clock()
     found: list[_Sequence] = []
     for tokens in prompt.sequences:
@@ -95,6 +92,22 @@ def match(
         speculative = _added([expected.match(each, now) for _, each in keys]) if expected else _NOBODY
         found.append(_Sequence(len(tokens), keys, cached, speculative))
     return Matched(block_size, found)
+
+
+def _sizes(model: str | None, pods: Sequence[Pod], index: RadixIndex) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+    """The model's namespaces on the pods, each with the block sizes of what is held there; and the largest of these."""
+    if model is None:
+        return [], _DEFAULT_BLOCK_SIZE
+    sizes: list[tuple[str, tuple[int, ...]]] = []
+    largest = 0
+    for namespace in {pod.models[model].namespace for pod in pods}:
+        known = index.block_sizes(namespace)
+        if known:
+            largest = max(largest, known[-1])
+        elif any(pod.publishes for pod in pods):
+            known = _UNKNOWN_SIZES
+        sizes.append((namespace, known))
+    return sizes, largest or _DEFAULT_BLOCK_SIZE
 
 
 def _summed(found: Sequence[dict[Publisher, Cached]]) -> dict[Publisher, Cached]:

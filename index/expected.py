@@ -97,21 +97,17 @@ class Expected:
         self._end(now)
         found: dict[Publisher, int] = {}
         for block_size, keys in prompts.items():
-            for publisher, blocks in self._shared(keys).items():
-                found[publisher] = max(blocks * block_size, found.get(publisher, 0))
-        return found
-
-    def _shared(self, keys: Sequence[int]) -> dict[Publisher, int]:
-        """Blocks, per publisher."""
-        found: dict[Publisher, int] = {}
-        run, depth = self._root, 0
-        while depth < len(keys) and (child := run.children.get(keys[depth])) is not None:
-            shared = common_length(child.keys, 0, keys, depth)
-            depth += shared
-            found.update(dict.fromkeys(child.counts, depth))
-            if shared < len(child.keys):
-                break
-            run = child
+            child, depth = self._root.children.get(keys[0]) if keys else None, 0
+            while child is not None:
+                shared = common_length(child.keys, 0, keys, depth)
+                depth += shared
+                tokens = depth * block_size
+                for publisher in child.counts:
+                    if found.get(publisher, 0) < tokens:
+                        found[publisher] = tokens
+                if shared < len(child.keys) or depth == len(keys):
+                    break
+                child = child.children.get(keys[depth])
         return found
 
     def _put_in(self, publisher: Publisher, keys: "array[int]") -> "_Run":
@@ -136,8 +132,9 @@ class Expected:
             end.leave(expectation.publisher)
 
     def _end(self, now: float) -> None:
-        while self._ending and self._ending[0][0] <= now:
-            self._take_out(self._ending.popleft()[1])
+        ending = self._ending
+        while ending and ending[0][0] <= now:
+            self._take_out(ending.popleft()[1])
 
 
 class _Run:

@@ -5,8 +5,8 @@ from the unions.
 """
 
 from scorers.active_requests import ActiveRequests
-from scorers.base import AdapterState, Candidate, Column, Filter, Picker, PlacementRequest, Role, Scorer
-from scorers.costs import Answer, Costs, Prefill, Priors, Pull
+from scorers.base import AdapterState, Barred, Candidate, Column, Filter, Picker, PlacementRequest, Role, Scorer
+from scorers.costs import Answer, CostChanges, Costs, Prefill, Priors, Pull, Rank
 from scorers.expected_ttft import ExpectedTtft
 from scorers.kv_source import SourceDecision, SourceReason, choose_source, pullable_tokens, sample_source
 from scorers.kv_utilization import KvUtilization
@@ -30,9 +30,10 @@ from scorers.softmax import Softmax
 from scorers.sources import AnySource, ExpectedSource, WeightedSampling
 from scorers.token_load import TokenLoad
 from scorers.topology_affinity import TopologyAffinity
-from scorers.ttft import Forecast, timed
+from scorers.ttft import Forecast
 from scorers.utilization import UtilizationFilter
 from scorers.weighted_random import WeightedRandom
+from scorers.work import alone_s, timed
 
 __all__ = [
     "ActiveRequests",
@@ -42,8 +43,10 @@ __all__ = [
     "AnyPicker",
     "AnyScorer",
     "AnySource",
+    "Barred",
     "Candidate",
     "Column",
+    "CostChanges",
     "Costs",
     "ExpectedSource",
     "ExpectedTtft",
@@ -68,6 +71,7 @@ __all__ = [
     "Pull",
     "Queue",
     "RandomPick",
+    "Rank",
     "Role",
     "RoleFilter",
     "RunningRequests",
@@ -83,6 +87,7 @@ __all__ = [
     "UtilizationFilter",
     "WeightedRandom",
     "WeightedSampling",
+    "alone_s",
     "choose_source",
     "is_cold",
     "place",

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 import msgspec
 
-from scorers.costs import Costs
+from scorers.costs import Costs, Rank
 
 Weight = Annotated[float, msgspec.Meta(ge=0)]
 """Share of a scorer in the total: finite, >= 0."""
@@ -103,6 +103,26 @@ class Candidate(msgspec.Struct, frozen=True):
     """Seconds until the request's first token if it is placed here; None: unknown."""
 
 
+class Barred(msgspec.Struct, frozen=True):
+    """Pulls that must not be named, since they fail."""
+
+    sources: frozenset[Rank] = frozenset()
+    """Nobody pulls from these."""
+    pairs: frozenset[tuple[Rank, Rank]] = frozenset()
+    """Source and consumer."""
+    strangers: frozenset[tuple[str, str]] = frozenset()
+    """Pods, by URL and in either order, that can never pull from each other."""
+
+    def bars(self, source: Candidate, consumer: Candidate) -> bool:
+        """Whether the one must not be named to the other. O(1)."""
+        peer = source.pod, source.rank
+        return (
+            peer in self.sources
+            or (peer, (consumer.pod, consumer.rank)) in self.pairs
+            or (source.pod, consumer.pod) in self.strangers
+        )
+
+
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a request when it is placed."""
 
@@ -120,6 +140,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the clock that costs are learned by."""
     costs: Costs | None = None
     """What the fleet's work has cost so far; None: nothing is known."""
+    barred: Barred | None = None
+    """Pulls that must not be named; None: there are none."""
 
 
 class Scorer(Protocol):

@@ -19,12 +19,13 @@ Source: the step model and the ladders of published measurements, see docs/place
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from math import sqrt
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from scorers.fit import Fit, Kept
+from scorers.fit import Exact, Fit, Kept
 
 Rank = tuple[str, int]
 """A pod's URL and a rank of it, as `Candidate` has them."""
@@ -115,6 +116,20 @@ class PullPrice(NamedTuple):
     slowed: bool
 
 
+class CostChanges(Struct, frozen=True, kw_only=True):
+    """What a copy of the costs has to be told to go on expecting the same. `exact` None: that one is forgotten.
+
+    `whole`: nothing that it knew before counts any more. Where it is not `complete`, it has to be told more first.
+    """
+
+    whole: bool
+    complete: bool = True
+    allowance_s: float
+    usual: tuple[Exact, Exact, Exact]
+    ranks: list[tuple[Rank, Exact | None]]
+    links: list[tuple[Rank, Rank, bool, Exact | None]]
+
+
 class Link:
     """A pair's fit, whether its connection stands, and what its pulls take lately and usually."""
 
@@ -156,6 +171,7 @@ class Costs:
         self._links: dict[Rank, dict[Rank, Link]] = {}  # by source, then consumer
         self.allowance_s = _FIRST_TRIES_S
         """What a pull may cost beyond the cheapest expectation, to learn what it costs. Never below 0."""
+        self._noted: set[tuple[Rank, ...]] | None = None  # ranks and pairs that changed; None: nobody wants to know
 
     def prefill(self, rank: Rank) -> Prefill:
         """What computing costs there. O(1)."""
@@ -203,6 +219,8 @@ class Costs:
             fit = self._ranks[rank] = Fit(self._prefill, _COMPUTED)
         self._prefill.observe(terms, seconds, now)
         fit.observe(terms, seconds, now)
+        if self._noted is not None:
+            self._noted.add((rank,))
 
     def answered(self, terms: Answer, seconds: float, now: float) -> None:
         """An answer took so many seconds from its first token on."""
@@ -214,6 +232,16 @@ class Costs:
         link = self._link(source, consumer)
         link.met = True
         link.observe(terms, seconds, now)
+        if self._noted is not None:
+            self._noted.add((source, consumer))
+
+    def tried(self, source: Rank, consumer: Rank) -> None:
+        """A pull that says nothing of its price has come to its end; by now they have met again. O(1)."""
+        link = self.links(source).get(consumer)
+        if link is not None and not link.met:
+            link.met = True
+            if self._noted is not None:
+                self._noted.add((source, consumer))
 
     def crossover(self, source: Rank, consumer: Rank) -> int | None:
         """From how many tokens on the consumer has them sooner by a pull than by computing, both idle; None: never.
@@ -249,16 +277,19 @@ class Costs:
         for source, consumer, link in self._all_links():
             if pod in (source[0], consumer[0]):
                 link.met = False
+                if self._noted is not None:
+                    self._noted.add((source, consumer))
 
     def keep(self, pods: Iterable[str]) -> None:
         """Forget all other pods. O(pairs)."""
-        known = set(pods)
+        known, before = set(pods), self._keys()
         self._ranks = {rank: fit for rank, fit in self._ranks.items() if rank[0] in known}
         self._links = {
             source: {consumer: link for consumer, link in links.items() if consumer[0] in known}
             for source, links in self._links.items()
             if source[0] in known
         }
+        self._displaced(before)
 
     def state(self, now: float) -> dict[str, Any]:
         """What is worth keeping, as plain data; `restore` takes it. O(pairs)."""
@@ -277,8 +308,69 @@ class Costs:
         """
         read = Costs(self._priors)
         read._read(kept)
+        before = self._keys()
         self._prefill, self._pull, self._answer = read._prefill, read._pull, read._answer
         self._ranks, self._links = read._ranks, read._links
+        self._displaced(before | self._keys())
+
+    def follow(self, *, follows: bool = True) -> None:
+        """Take note of what changes from now on, for `changes`; or no longer."""
+        self._noted = set() if follows else None
+
+    def changes(self, *, whole: bool = False, most: int | None = None) -> CostChanges:
+        """What has changed since this was asked last; or all there is. O(what is told).
+
+        Of so many ranks and pairs at `most`, to whoever follows; the next ones tell the rest.
+        """
+        noted = self._keys() if whole or self._noted is None else self._noted
+        now = tuple(islice(noted, most))
+        noted.difference_update(now)
+        if self._noted is not None:
+            self._noted = noted
+        ranks: list[tuple[Rank, Exact | None]] = []
+        links: list[tuple[Rank, Rank, bool, Exact | None]] = []
+        for source, *consumers in now:
+            if consumers:
+                link = self.links(source).get(consumers[0])
+                told = (False, None) if link is None else (link.met, link.fit.exact())
+                links.append((source, consumers[0], *told))
+            else:
+                fit = self._ranks.get(source)
+                ranks.append((source, None if fit is None else fit.exact()))
+        usual = self._prefill.exact(), self._pull.exact(), self._answer.exact()
+        return CostChanges(
+            whole=whole,
+            complete=not noted,
+            allowance_s=self.allowance_s,
+            usual=usual,
+            ranks=ranks,
+            links=links,
+        )
+
+    def become(self, changed: CostChanges) -> None:
+        """Go on as a copy of the costs that tell this; such a copy learns nothing by itself. O(what is told).
+
+        Raises ValueError or TypeError for what does not fit.
+        """
+        if changed.whole:
+            self._ranks, self._links = {}, {}
+        self.allowance_s = changed.allowance_s
+        prefill, pull, answer = changed.usual
+        self._prefill.become(prefill)
+        self._pull.become(pull)
+        self._answer.become(answer)
+        for rank, told in changed.ranks:
+            if told is None:
+                self._ranks.pop(rank, None)
+            else:
+                self._ranks.setdefault(rank, Fit(self._prefill, _COMPUTED)).become(told)
+        for source, consumer, met, told in changed.links:
+            if told is None:
+                self._links.get(source, {}).pop(consumer, None)
+            else:
+                link = self._link(source, consumer)
+                link.met = met
+                link.fit.become(told)
 
     def _read(self, kept: Mapping[str, Any]) -> None:
         for name, fit in (("prefill", self._prefill), ("pull", self._pull), ("answer", self._answer)):
@@ -288,6 +380,14 @@ class Costs:
             fit_of_rank.restore(Kept(*state).coefficients)
         for (source, consumer), state in kept["pairs"]:
             self._link(_rank(*source), _rank(*consumer)).fit.restore(Kept(*state).coefficients)
+
+    def _keys(self) -> set[tuple[Rank, ...]]:
+        pairs = {(source, consumer) for source, consumer, _ in self._all_links()}
+        return {(rank,) for rank in self._ranks} | pairs
+
+    def _displaced(self, keys: set[tuple[Rank, ...]]) -> None:
+        if self._noted is not None:
+            self._noted |= keys
 
     def _all_links(self) -> Iterator[tuple[Rank, Rank, Link]]:
         for source, links in self._links.items():

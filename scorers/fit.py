@@ -51,6 +51,14 @@ class Kept(NamedTuple):
     evidence: float
 
 
+class Exact(NamedTuple):
+    """All that expectations follow from: `weight` is the evidence as it was at the time `at`."""
+
+    coefficients: tuple[float, ...]
+    weight: float
+    at: float
+
+
 class Fit(Generic[Terms]):
     """One model. `prior` gives the coefficients before the first sample, each > 0; a fit may be another one's prior.
 
@@ -108,6 +116,15 @@ class Fit(Generic[Terms]):
         if len(coefficients) != len(self.coefficients) or not all(0 <= each <= _MOST_S for each in coefficients):
             raise ValueError(f"{len(self.coefficients)} coefficients >= 0 are needed, not {coefficients}")
         self._prior = self.coefficients = self._made([float(each) for each in coefficients])
+
+    def exact(self) -> Exact:
+        """What a copy has to be told to expect the same, to the last bit."""
+        return Exact(tuple(self.coefficients), self._weight, self._at)
+
+    def become(self, exact: Exact) -> None:
+        """Expect from now on what that one does; such a copy is not to be taught."""
+        self.coefficients = self._made(exact.coefficients)
+        self._weight, self._at = exact.weight, exact.at
 
     def _usual(self) -> Terms:
         return self._prior.coefficients if isinstance(self._prior, Fit) else self._prior

@@ -1,9 +1,9 @@
 """Draw by total, the best ones nearly always."""
 
-import math
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import accumulate
+from math import exp, inf
 from typing import Annotated
 
 import msgspec
@@ -24,7 +24,7 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Difference of totals at which a candidate is e times less likely."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
+        if not 0 < self.temperature < inf:
             raise ValueError(f"temperature must be finite and > 0, not {self.temperature}")
 
     def pick(self, totals: Sequence[float], coordinate: float) -> int:
@@ -33,5 +33,5 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if not totals:
             raise ValueError("totals are empty")
         best, temperature = max(totals), self.temperature
-        shares = list(accumulate(math.exp((total - best) / temperature) for total in totals))
+        shares = list(accumulate([exp((total - best) / temperature) for total in totals]))
         return min(bisect(shares, coordinate * shares[-1]), len(totals) - 1)

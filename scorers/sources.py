@@ -8,6 +8,7 @@ import msgspec
 from scorers.base import Candidate, PlacementRequest
 from scorers.kv_source import SourceDecision, choose_source, none_leads, sample_source
 from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, require_factors
+from scorers.work import alone_s
 
 _COST: Final = SourceDecision(None, "cost")
 
@@ -22,6 +23,8 @@ class WeightedSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def choose(self, request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
         """Return the source, or why there is none."""
+        if (barred := request.barred) is not None:
+            candidates = [each for each in candidates if not barred.bars(each, chosen)]
         sampled = sample_source(request.request_id, request.block_size, candidates)
         decision = choose_source(sampled, chosen, min_cached_token_delta=request.pull_floor or request.block_size)
         if decision.source is None or request.pull_floor is not None:
@@ -45,6 +48,8 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def choose(self, request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
         """Return the source, or why there is none."""
         forecast = Forecast(request, candidates, self.foresight, self.patience, [chosen])
+        if not forecast.offers:
+            return SourceDecision(None, none_leads(request.block_size, candidates, chosen), alone_s(request, chosen))
         expected = forecast.of(chosen)
         if expected.source is not None:
             return SourceDecision(expected.source, "named", expected.seconds)

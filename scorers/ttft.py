@@ -8,6 +8,7 @@ For a candidate d that holds h of n prompt tokens, alone or with a source s that
     seconds = wait + min(compute, cheapest pull)
 
     price   = seconds
+            + caution · pull - relief · (unanswered · wait ÷ (1 + serving)²) of s     a pull's risk, and its use
             + computing · (thrift + foresight · unanswered + patience · decoding)     what computing holds up on d
             + compute · turnover                                                      what falls out of d's caches
             + patience · (answer + decoding ÷ 2 · slowing), less the least of all     what decoding here costs
@@ -18,6 +19,11 @@ decode there, whose steps it stretches. One more answer slows the other answers 
 of their length on average. Where caches are full, what comes takes the place of what somebody will want again, whether
 it is computed or pulled: it is taken to be worth what computing it costs, in the share in which blocks are replaced.
 Even an idle pod with room does not compute for nothing what is elsewhere: `thrift`.
+
+A pull keeps two pods busy and may take longer than expected, so to make one its seconds count for more: `caution`. And
+it leaves another copy. Where many wait at the source for the same prompt's beginning, as many may come after them, and
+find less of a queue at both: `relief` of what those wait now, less where others fetch a copy already, and never more
+than what pulling costs.
 
 `patience` is what a second of somebody's answer is worth beside one before a first token. It is small, and still what
 spreads one hot prefix over pods before the pod that holds it is slow.
@@ -37,9 +43,9 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta
 
 from scorers.base import Candidate, PlacementRequest
-from scorers.costs import Costs, Link, Prefill, Pull, Rank
+from scorers.costs import Costs, Link, Rank
 from scorers.kv_source import draw, pullable_tokens, same_engine
-from scorers.samples import Timed
+from scorers.work import decoding_requests, held_tokens, step_seconds, wait_seconds
 
 Factor = Annotated[float, Meta(ge=0, le=100)]
 FORESIGHT: Final = 1.0
@@ -49,10 +55,10 @@ THRIFT: Final = 0.05
 _OFFERS: Final = 4
 """Sources that are looked at for each candidate: the cheapest ones for whoever holds nothing."""
 
-_STEP_TOKENS: Final = 8192
-"""What an engine computes in one step at most, by default: how long a busy source takes to answer."""
-
 _MOST_TRIED: Final = 0.5
+
+_CAUTION: Final = 0.5
+_RELIEF: Final = 0.2
 
 _MOST_HELD_UP: Final = 12
 """Unanswered requests that count: a queue that is longer says that work is short of pods, not where it should go."""
@@ -77,7 +83,10 @@ class Try(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """What a source serves: `left` and `left_square` are what remains to be computed behind its tokens."""
+    """What a source serves: `left` and `left_square` are what remains to be computed behind its tokens.
+
+    `relief_s`: what another copy of them is worth to those who come next.
+    """
 
     source: Candidate
     peer: Rank
@@ -85,10 +94,12 @@ class _Offer(NamedTuple):
     left: int
     left_square: int
     step_s: float
+    relief_s: float
     links: Mapping[Rank, Link]
 
 
 _SECONDS: Final = itemgetter(0)
+_NO_HOSTS: Final = frozenset[str | None]()
 
 
 class Forecast:
@@ -98,6 +109,7 @@ class Forecast:
     """
 
     __slots__ = (
+        "_barred",
         "_costs",
         "_floor",
         "_foresight",
@@ -125,13 +137,24 @@ class Forecast:
         self._floor = request.pull_floor or request.block_size
         self._foresight, self._patience = foresight, patience
         self._offers = self._best_offers(request, candidates, consumers or candidates) if request.pulls else []
-        self._hosts = {offer.source.p2p_host for offer in self._offers}
-        self._longest = max([offer.tokens for offer in self._offers], default=0)
+        self._hosts, self._longest = _NO_HOSTS, 0
+        if self._offers:
+            self._hosts = frozenset([offer.source.p2p_host for offer in self._offers])
+            self._longest = max([offer.tokens for offer in self._offers])
+        self._barred = request.barred
+        if request.barred is not None:
+            # Every consumer may be one that must not pull: each is looked at like one whose host is a source's.
+            self._hosts |= {consumer.p2p_host for consumer in consumers or candidates}
+
+    @property
+    def offers(self) -> bool:
+        """Whether anybody has anything that is worth looking at, for any of the consumers. O(1)."""
+        return bool(self._offers)
 
     def of(self, candidate: Candidate) -> Expected:
         """For one of the consumers. O(1)."""
-        (expected,) = self._expected([candidate])
-        return Expected(*expected)
+        ((seconds, price, source),) = self._expected([candidate])
+        return Expected(seconds, price, source)
 
     def prices(self, candidates: Sequence[Candidate]) -> list[float]:
         """For consumers, in their order. O(candidates)."""
@@ -139,7 +162,7 @@ class Forecast:
 
     def leads(self, candidate: Candidate) -> bool:
         """Whether somebody else leads one of the consumers by the floor, at whatever cost. O(1)."""
-        least = self._held(candidate) + self._floor
+        least = held_tokens(candidate, self._most) + self._floor
         return any(offer.tokens >= least and not same_engine(offer.source, candidate) for offer in self._offers)
 
     def try_of(self, candidate: Candidate) -> Try | None:
@@ -147,12 +170,12 @@ class Forecast:
 
         It costs the request at most `_MOST_TRIED` of the time that it takes in any case.
         """
-        rank, held, known = (candidate.pod, candidate.rank), self._held(candidate), self._costs.known
+        rank, held, known = (candidate.pod, candidate.rank), held_tokens(candidate, self._most), self._costs.known
         unknown = [offer for offer in self._offers if not known(offer.peer, rank, self._now)]
         if not unknown:
             return None
         expected, prefill = self.of(candidate), self._costs.prefill(rank)
-        wait = _wait_s(candidate, prefill) + prefill.decode * _decoding(candidate)
+        wait = wait_seconds(candidate, prefill) + prefill.decode * decoding_requests(candidate)
         most, best = min(self._costs.allowance_s, _MOST_TRIED * expected.seconds), None
         for offer in unknown:
             seconds, _, source = self._cheapest(candidate, rank, held, 1.0, inf, [offer])
@@ -163,42 +186,31 @@ class Forecast:
 
     def _expected(self, candidates: Sequence[Candidate]) -> list[tuple[float, float, Candidate | None]]:
         """The fields of `Expected`. What does not depend on the candidate is worked out before the loop."""
-        tokens, foresight, patience = self._tokens, self._foresight, self._patience
+        tokens, most, foresight, patience = self._tokens, self._most, self._foresight, self._patience
         square, reach, prefill_of = tokens * tokens, self._longest - self._floor, self._costs.prefill
         answer = self._costs.answer()
-        slowing = answer.request + answer.context * tokens
-        for_decoding = patience * (answer.request + 0.5 * slowing)
         for_unanswered, for_context = patience * answer.request, patience * answer.context
-        decodings = [_decoding(candidate) for candidate in candidates]
-        slowed = [
-            for_decoding * decoding
-            + for_unanswered * candidate.in_flight_unanswered
-            + for_context * candidate.in_flight_context
-            for candidate, decoding in zip(candidates, decodings, strict=True)
-        ]
-        least = min(slowed, default=0.0)
+        for_decoding = for_unanswered + 0.5 * (for_unanswered + for_context * tokens)
         found: list[tuple[float, float, Candidate | None]] = []
-        for candidate, decoding, answering in zip(candidates, decodings, slowed, strict=True):
-            rank = candidate.pod, candidate.rank
+        least = inf
+        for candidate in candidates:
+            rank, unanswered = (candidate.pod, candidate.rank), candidate.in_flight_unanswered
+            decoding = decoding_requests(candidate)
             fixed, token, quadratic, decode = prefill = prefill_of(rank)
-            held = self._held(candidate)
-            wait = _wait_s(candidate, prefill) + decode * decoding
+            held, source = held_tokens(candidate, most), None
+            wait = wait_seconds(candidate, prefill) + decode * decoding
             seconds = fixed + token * (tokens - held) + quadratic * (square - held * held)
+            held_up = unanswered if unanswered < _MOST_HELD_UP else _MOST_HELD_UP  # noqa: FURB136 - for speed
+            worth = 1.0 + THRIFT + foresight * held_up + patience * decoding
             filling = candidate.turnover * seconds  # whoever brings the blocks there
-            worth = 1.0 + THRIFT + foresight * min(_MOST_HELD_UP, candidate.in_flight_unanswered) + patience * decoding
-            price, source = worth * seconds, None
+            price = worth * seconds
             if held <= reach:
                 seconds, price, source = self._cheapest(candidate, rank, held, worth, seconds, self._offers)
-            found.append((wait + seconds, wait + price + filling + answering - least, source))
-        return found
-
-    def _held(self, candidate: Candidate) -> int:
-        held, speculative = candidate.any_tokens, candidate.speculative_tokens
-        if candidate.credit < 1.0:
-            held = int(candidate.credit * held)
-        if speculative > held:  # noqa: PLR1730 - a third of the time, and called for each candidate
-            held = speculative
-        return held if held < self._most else self._most  # noqa: FURB136 - likewise
+            slowed = for_decoding * decoding + for_unanswered * unanswered + for_context * candidate.in_flight_context
+            if slowed < least:  # noqa: PLR1730 - for speed
+                least = slowed
+            found.append((wait + seconds, wait + price + filling + slowed, source))
+        return [(seconds, price - least, source) for seconds, price, source in found] if least else found
 
     def _cheapest(
         self, consumer: Candidate, rank: Rank, held: int, worth: float, seconds: float, offers: Sequence[_Offer]
@@ -209,31 +221,43 @@ class Forecast:
         """
         fixed, token, square, _ = self._costs.prefill(rank)
         least, pulls, usual = held + self._floor, consumer.pulls, self._costs.usual_pull()
-        own, price, best = consumer.p2p_host in self._hosts, worth * seconds, None
-        for source, _, tokens, left, left_square, step_s, links in offers:
-            if tokens < least or (own and same_engine(source, consumer)):
+        own, least_s, best = consumer.p2p_host in self._hosts, worth * seconds, None
+        price = least_s
+        for source, _, tokens, left, left_square, step_s, relief_s, links in offers:
+            if tokens < least or (own and (same_engine(source, consumer) or self._bars(source, consumer))):
                 continue
             link, serving = links.get(rank), source.serving
             begin, each, step, setup = usual if link is None else link.fit.coefficients
-            share = 1 + (serving if serving > pulls else pulls)  # noqa: FURB136 - as in `_held`
+            share = 1 + (serving if serving > pulls else pulls)  # noqa: FURB136 - for speed
             pulling = begin + each * (tokens - held) * share + step * step_s
             if link is None or not link.met:
                 pulling += setup
             rest = fixed + token * left + square * left_square
-            if pulling + worth * rest < price:
-                seconds, price, best = pulling + rest, pulling + worth * rest, source
+            if pulling + worth * rest < least_s:
+                seconds, least_s, best = pulling + rest, pulling + worth * rest, source
+                price = least_s + max(_CAUTION * pulling - relief_s, -pulling)
         return seconds, price, best
+
+    def _bars(self, source: Candidate, consumer: Candidate) -> bool:
+        return self._barred is not None and self._barred.bars(source, consumer)
 
     def _best_offers(
         self, request: PlacementRequest, candidates: Sequence[Candidate], consumers: Sequence[Candidate]
     ) -> list[_Offer]:
         """The cheapest for whoever holds nothing, of those that lead a consumer by the floor."""
-        holders = [each for each in candidates if each.cpu_tokens >= self._floor or not each.tiered]
+        most, floor = self._most, self._floor
+        if most < floor:
+            return []
+        holders = [each for each in candidates if each.cpu_tokens >= floor or not each.tiered]
+        if (barred := request.barred) is not None:
+            holders = [each for each in holders if not all(barred.bars(each, consumer) for consumer in consumers)]
         if not holders:
             return []
-        costs, size, most, everything = self._costs, request.block_size, self._most, self._tokens
+        least = min([held_tokens(consumer, most) for consumer in consumers]) + floor
+        if least > most:
+            return []
+        costs, size, everything = self._costs, request.block_size, self._tokens
         prefill, pull = costs.usual_prefill(), costs.usual_pull()
-        least = min(map(self._held, consumers)) + self._floor
         asking: list[tuple[float, Candidate, int]] = []
         for source in holders:
             tokens = min(pullable_tokens(source), most) // size * size
@@ -246,7 +270,7 @@ class Forecast:
         for seconds, source, tokens in asking:
             if len(best) >= _OFFERS and seconds > best[_OFFERS - 1][0]:
                 break  # even if it is idle
-            step_s = _step_s(source, costs.prefill((source.pod, source.rank)))
+            step_s = step_seconds(source, costs.prefill((source.pod, source.rank)))
             insort(best, (seconds + pull.step * step_s, source, tokens, step_s), key=_SECONDS)
         if len({each[0] for each in best}) < len(best):
             best.sort(key=lambda each: (each[0], draw(request.request_id, each[1])))
@@ -254,8 +278,11 @@ class Forecast:
 
     def _offer(self, source: Candidate, tokens: int, step_s: float) -> _Offer:
         peer, everything = (source.pod, source.rank), self._tokens
-        left_square = everything * everything - tokens * tokens
-        return _Offer(source, peer, tokens, everything - tokens, left_square, step_s, self._costs.links(peer))
+        left, left_square, relief_s = everything - tokens, everything * everything - tokens * tokens, 0.0
+        if source.in_flight_unanswered and source.speculative_tokens >= tokens:
+            waiting_s = source.in_flight_unanswered * wait_seconds(source, self._costs.prefill(peer))
+            relief_s = _RELIEF * waiting_s / (1 + source.serving) ** 2
+        return _Offer(source, peer, tokens, left, left_square, step_s, relief_s, self._costs.links(peer))
 
 
 def require_factors(foresight: float, patience: float) -> None:
@@ -263,52 +290,3 @@ def require_factors(foresight: float, patience: float) -> None:
     for factor in (foresight, patience):
         if not 0 <= factor <= 100:
             raise ValueError(f"foresight and patience must be in 0 … 100, not {factor}")
-
-
-def timed(
-    costs: Costs, consumer: Candidate, context: int, computing: tuple[int, int], source: Candidate | None, lead: int
-) -> Timed:
-    """What a request makes `consumer` do, to be timed. O(1).
-
-    `context` is the prompt's length, `computing` are m and n² - h², `lead` is what it pulls.
-    """
-    rank = consumer.pod, consumer.rank
-    terms = Prefill(1.0, float(computing[0]), float(computing[1]), float(_decoding(consumer)))
-    if source is None:
-        return Timed(rank, context, terms)
-    peer = source.pod, source.rank
-    step_s = _step_s(source, costs.prefill(peer))
-    pulling = Pull(1.0, float(lead * _share(source, consumer)), step_s, 0.0 if costs.met(peer, rank) else 1.0)
-    return Timed(rank, context, terms, peer, pulling, _wait_s(consumer, costs.prefill(rank)))
-
-
-def _share(source: Candidate, consumer: Candidate) -> int:
-    return 1 + max(source.serving, consumer.pulls)
-
-
-def _step_s(source: Candidate, prefill: Prefill) -> float:
-    """Seconds of the step that a source is in: of what it has to compute as much as fits into one."""
-    seconds = prefill.decode * _decoding(source)
-    if tokens := source.in_flight_tokens:
-        backlog = prefill.seconds(tokens, source.in_flight_square, source.in_flight_unanswered)
-        seconds += backlog * min(1.0, _STEP_TOKENS / tokens)
-    return seconds
-
-
-def _wait_s(candidate: Candidate, prefill: Prefill) -> float:
-    """Until what is before it is computed. Strangers' requests are as long as this gateway's own there."""
-    unanswered, strangers = candidate.in_flight_unanswered, (candidate.waiting or 0) - candidate.in_flight_requests
-    if strangers < 0:  # noqa: PLR1730 - as in `_held`
-        strangers = 0
-    if not unanswered:
-        return strangers * prefill.fixed
-    backlog = prefill.seconds(candidate.in_flight_tokens, candidate.in_flight_square, unanswered)
-    each = backlog / unanswered
-    return backlog - min(candidate.progress_s, each) + strangers * each
-
-
-def _decoding(candidate: Candidate) -> int:
-    own, running = candidate.in_flight_requests, candidate.running
-    if running is not None and running > own:
-        own = running
-    return own - candidate.in_flight_unanswered

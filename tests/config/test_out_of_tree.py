@@ -3,10 +3,12 @@
 import math
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from config.load import ConfigError, decode
@@ -201,3 +203,12 @@ def test_a_value_that_is_no_score_makes_it_neutral(value: Any, request_of_1000: 
 def test_the_ends_of_the_range_are_scores(value: float, request_of_1000: PlacementRequest) -> None:
     placement = place(request_of_1000, FLEET, [outside("Wild", value=value)], MaxScore(), coordinate=0)
     assert (placement.scores, placement.faults) == ({"outside.scoring:Wild": [value, value]}, ())
+
+
+@pytest.mark.parametrize(
+    "value", [Decimal("0.5"), np.float64(0.5), np.float32(0.5)], ids=["decimal", "double", "single"]
+)
+def test_numbers_of_any_kind_are_scores(value: Any, request_of_1000: PlacementRequest) -> None:
+    placement = place(request_of_1000, FLEET, [outside("Wild", value=value), Queue()], MaxScore(), coordinate=0)
+    assert placement.faults == ()
+    assert msgspec.json.decode(msgspec.json.encode(placement.totals)) == [2.5, 2.5]

@@ -139,7 +139,7 @@ def test_what_is_left_of_many_prompts_is_one_run() -> None:
     assert run.keys == keys(*range(39))
 
 
-def test_the_time_of_a_lookup_does_not_grow_with_the_requests_under_way() -> None:
+def test_requests_that_begin_alike_share_one_run_and_a_lookup_follows_one_path() -> None:
     opening = tuple(range(1000))
     made, _ = expected(*((Publisher("a:1", n % 4), keys(*opening, 5000 + n)) for n in range(300)))
     assert len(list(runs(made._root))) == 301

@@ -77,6 +77,21 @@ def test_a_pod_that_is_another_process_now_has_met_nobody_and_costs_what_it_cost
     assert costs.pull(A, B) == before
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_trial_sets_the_connection_up_again_and_says_nothing_of_the_price(follows: bool) -> None:
+    costs = Costs()
+    costs.pulled(A, B, moved(1_000), 1.0, 0.0)
+    costs.parted(B[0])
+    costs.follow(follows=follows)
+    before, usual = costs.pull(A, B), costs.usual_pull()
+    for pair in ((A, B), (A, B), (A, C)):
+        costs.tried(*pair)
+    assert (costs.met(A, B), costs.met(A, C)) == (True, False)  # of whom nothing is known, nothing is kept
+    assert (costs.pull(A, B), costs.usual_pull()) == (before, usual)
+    if follows:
+        assert [link[:3] for link in costs.changes().links] == [(A, B, True)]
+
+
 def test_the_price_of_a_setup_is_learned_from_first_pulls() -> None:
     costs = Costs(Priors(pull=PULL))
     for number in range(30):

@@ -87,7 +87,7 @@ def test_what_falls_out_of_full_caches_is_worth_what_it_costs_to_compute_whoever
     here, peer = pod("a", turnover=0.5), pod("b", 960, turnover=0.25)
     assert forecast(here).price == pytest.approx(1.05 * 2.1 + 0.5 * 2.1)
     found = forecast(here, peer)
-    assert found.price == pytest.approx(1.296 + 1.05 * 0.2184 + 0.5 * 2.1)
+    assert found.price == pytest.approx(1.5 * 1.296 + 1.05 * 0.2184 + 0.5 * 2.1)
     assert (found.source, found.seconds) == (peer, pytest.approx(1.296 + 0.2184))
     assert forecast(peer).price == pytest.approx((1.05 + 0.25) * forecast(peer).seconds)
 

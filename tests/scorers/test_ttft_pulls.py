@@ -16,7 +16,7 @@ def test_what_a_peer_holds_is_pulled_where_that_is_cheaper() -> None:
     found = forecast(here, peer)
     assert found.source is peer
     assert found.seconds == pytest.approx(1.296 + 0.2184)
-    assert found.price == pytest.approx(1.296 + 1.05 * 0.2184)
+    assert found.price == pytest.approx(1.5 * 1.296 + 1.05 * 0.2184)
     assert forecast(here, peer, request=asked(costs=met((peer, here)))).seconds == pytest.approx(
         0.296 + 0.2184, rel=0.01
     )
@@ -30,6 +30,34 @@ def test_a_pull_that_takes_longer_than_computing_is_none() -> None:
 def test_a_request_that_may_not_pull_computes() -> None:
     request = asked(pulls=False)
     assert forecast(pod("a"), pod("b", 960), request=request) == forecast(pod("a"), request=request)
+
+
+def test_to_pull_elsewhere_counts_for_more_than_its_seconds_and_not_against_pulling_there() -> None:
+    """Computing takes 1.84 s at a price of 1.932; pulling 1.5144 s at 2.17."""
+    here, peer = pod("a", 150), pod("b", 960)
+    computing, pulling = forecast(here), forecast(here, peer)
+    assert pulling.source is peer
+    assert pulling.seconds < computing.seconds
+    assert pulling.price > computing.price
+
+
+def test_another_copy_is_worth_what_those_wait_that_want_it_at_the_source() -> None:
+    def price(**columns: Any) -> float:
+        columns = {"in_flight_requests": 2, "in_flight_unanswered": 2, "speculative_tokens": 960} | columns
+        return forecast(pod("a"), pod("b", 960, **columns)).price
+
+    waiting = 2 * 0.1
+    dearer = price(speculative_tokens=959)  # they want something else
+    assert price() == pytest.approx(dearer - 0.2 * 2 * waiting)
+    fetched = price(serving=1, speculative_tokens=0) - price(serving=1)
+    assert fetched == pytest.approx(0.2 * 2 * waiting / 4)
+
+
+def test_another_copy_is_worth_no_more_than_it_costs_to_fetch() -> None:
+    crowd = {"in_flight_requests": 100, "in_flight_unanswered": 100, "speculative_tokens": 960}
+    found = forecast(pod("a"), pod("b", 960, **crowd))
+    assert found.source is not None
+    assert found.price == pytest.approx(1.05 * 0.2184)
 
 
 def test_only_what_is_missing_is_pulled_and_only_full_blocks_but_the_last_token() -> None:

@@ -223,7 +223,9 @@ def test_where_a_pod_holds_all_that_is_hot_pulls_change_next_to_nothing() -> Non
         ("hot-64", {"requests": 48 * 25}),
     ],
 )
-def test_to_pull_is_no_worse_than_to_compute(scenario: str, changes: dict[str, Any]) -> None:
+def test_to_pull_is_at_most_3_in_100_worse_than_to_compute_for_one_in_ten(
+    scenario: str, changes: dict[str, Any]
+) -> None:
     seeds = range(1, 4)
     pulling, computing = (
         statistics.median(each.p90_ttft_ms for each in rows(scenario, arm, seeds, **changes))
