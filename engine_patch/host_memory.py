@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from engine_patch.chunks import chunk_places
-from engine_patch.idle import stop_spinning, yielding_threads
+from engine_patch.idle import pausing_progress, stop_spinning, yielding_threads
 from engine_patch.stale_memory import SHM, remove_stale_files
 
 _MADE_FOR = "vLLM 0.32"
@@ -121,7 +121,7 @@ class HostMemoryTieringSpec(TieringOffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         """The manager of the tiers, as vLLM makes it. The scheduler maps last, so the region's name can go."""
-        with yielding_threads():
+        with yielding_threads(), pausing_progress():
             manager = super().get_manager()
         if self._scheduler_mmap is not None:
             with contextlib.suppress(FileNotFoundError):

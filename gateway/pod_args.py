@@ -24,6 +24,8 @@ _HANDSHAKE_TIMEOUT_S = 3
 """How long a pod waits for a peer that does not answer before it recomputes. vLLM's default is 30 s; a session is set
 up in well under a second, and a recompute rarely takes longer than this."""
 
+_IDENTITY_PLUGIN = "p2p_kv_identity"
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -51,6 +53,8 @@ class PodParameters(msgspec.Struct, frozen=True, kw_only=True):
     hash_seed: int = 0
     """Seed of the engine's block hashes; pods with different seeds find nothing at each other."""
     data_parallel_size: int = 1
+    p2p_tier: Literal["patched", "stock"] = "stock"
+    """`patched`: the tier of engine_patch, whose pulls have deadlines, and `/kv/identity`; vLLM's own otherwise."""
     device_cache_bytes: int | None = None
     """Size of the KV cache on a CPU device, rounded up to whole GiB. GPUs size theirs by themselves."""
     extra: tuple[str, ...] = ()
@@ -98,6 +102,9 @@ def _check_ports(pod: PodParameters) -> None:
 def environment(pod: PodParameters) -> dict[str, str]:
     """Environment variables to set for the pod, beside those it inherits."""
     variables = {"PYTHONHASHSEED": str(pod.hash_seed), "VLLM_P2P_HANDSHAKE_TIMEOUT_S": str(_HANDSHAKE_TIMEOUT_S)}
+    if pod.p2p_tier == "patched":
+        # An allow-list: a plug-in that adds a route is loaded only if it is named, and then others have to be, too.
+        variables["VLLM_PLUGINS"] = _IDENTITY_PLUGIN
     if pod.device == "cpu":
         # vLLM would pin its threads to all cores, also those another pod has pinned its own to.
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -136,6 +143,9 @@ def kv_transfer_config(pod: PodParameters) -> dict[str, object]:
     spec = {"spec_name": "TieringOffloadingSpec"}
     if pod.device == "cpu":
         spec = {"spec_name": "HostMemoryTieringSpec", "spec_module_path": "engine_patch.host_memory"}
+    tier: dict[str, object] = {"type": "p2p"}
+    if pod.p2p_tier == "patched":
+        tier = {"type": "BoundedP2PTier", "module_path": "engine_patch.p2p_tier"}
     return {
         "kv_connector": "OffloadingConnector",
         "kv_role": "kv_both",
@@ -146,7 +156,7 @@ def kv_transfer_config(pod: PodParameters) -> dict[str, object]:
             "offload_prompt_only": False,
             # Without it the CPU tier's events carry no tokens, and cannot be placed in the index.
             "self_describing_kv_events": True,
-            "secondary_tiers": [{"type": "p2p", "host": pod.host, "port": pod.p2p_port}],
+            "secondary_tiers": [{**tier, "host": pod.host, "port": pod.p2p_port}],
         },
     }
 
@@ -193,6 +203,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("gpu", "cpu"), default=default.device, help="(%(default)s)")
     parser.add_argument("--device-cache", metavar="SIZE", help="size of the KV cache on a CPU device (vLLM's default)")
     parser.add_argument("--hash-seed", type=int, default=default.hash_seed, help="the same on every pod (%(default)s)")
+    parser.add_argument(
+        "--p2p-tier",
+        choices=("patched", "stock"),
+        default=default.p2p_tier,
+        help="patched: that of engine_patch, which has to be installed in the pod (%(default)s)",
+    )
     parser.add_argument("--data-parallel-size", type=int, default=default.data_parallel_size, help="(%(default)s)")
 
 
@@ -211,6 +227,7 @@ def run(args: argparse.Namespace) -> int:
             device=args.device,
             hash_seed=args.hash_seed,
             data_parallel_size=args.data_parallel_size,
+            p2p_tier=args.p2p_tier,
             device_cache_bytes=None if args.device_cache is None else parse_size(args.device_cache),
         )
     except ValueError as error:

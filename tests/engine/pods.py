@@ -10,6 +10,7 @@ with its block, and also when the test runner dies without leaving the block (`l
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import time
@@ -38,8 +39,8 @@ class PodFailedError(Exception):
 class Pod:
     """One pod. Not running until `start`; after `kill` or `stop` it can be started again, on the same ports.
 
-    Keyword arguments beyond the named ones are fields of `PodParameters`. The log is appended to
-    `directory/pod-PORT.log`.
+    `replaced` maps parts of its arguments to what stands there instead. Keyword arguments beyond the named ones are
+    fields of `PodParameters`. The log is appended to `directory/pod-PORT.log`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Pod:
         directory: Path,
         *,
         variables: Mapping[str, str] | None = None,
+        replaced: Mapping[str, str] | None = None,
         extra: tuple[str, ...] = (),
         cpu_bytes: int = 256 * 2**20,
         **parameters: object,
@@ -58,6 +60,7 @@ class Pod:
         self.log = directory / f"pod-{self.parameters.port}.log"
         self._engine = engine
         self._variables = dict(variables or {})
+        self._replaced = dict(replaced or {})
         self._leash: subprocess.Popen[bytes] | None = None
         self.process_group = 0
         self._log_start = 0
@@ -97,6 +100,8 @@ class Pod:
             **self._variables,
         }
         pod = command(self.parameters, python=str(self._engine.python))
+        for known, other in self._replaced.items():
+            pod = [word.replace(known, other) for word in pod]
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._leash = subprocess.Popen(
@@ -139,6 +144,23 @@ class Pod:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._leash.wait(grace_s)
         return self._release()
+
+    def pause(self) -> None:
+        """SIGSTOP to all its processes, as a machine that hangs: its connections stand, and nobody answers."""
+        os.killpg(self.process_group, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT to all its processes, also to one that has stopped itself."""
+        os.killpg(self.process_group, signal.SIGCONT)
+
+    def processes(self) -> list[int]:
+        """Ids of all its processes."""
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(int(directory.name)) == self.process_group:
+                    found.append(int(directory.name))
+        return found
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """The last lines of what this run of the pod has logged."""

@@ -1,6 +1,8 @@
 import argparse
 import json
 import shlex
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +66,32 @@ def test_the_p2p_tier_is_bound_to_the_host_that_peers_are_told() -> None:
     assert isinstance(extra, dict)
     assert extra["secondary_tiers"] == [{"type": "p2p", "host": "10.0.0.7", "port": 6000}]
     assert option(command(pod), "--host") == "10.0.0.7"
+
+
+def test_the_tier_of_the_engine_patch_is_named_where_it_is_asked_for() -> None:
+    extra = kv_transfer_config(PodParameters(model="m", p2p_tier="patched"))["kv_connector_extra_config"]
+    assert isinstance(extra, dict)
+    (tier,) = extra["secondary_tiers"]
+    assert tier == {
+        "type": "BoundedP2PTier",
+        "module_path": "engine_patch.p2p_tier",
+        "host": "127.0.0.1",
+        "port": 5710,
+    }
+    assert extra["spec_name"] == "TieringOffloadingSpec"
+
+
+def test_a_pod_with_that_tier_tells_what_its_peers_must_share() -> None:
+    """Such a plug-in is loaded only where it is named."""
+    assert environment(PodParameters(model="m", p2p_tier="patched"))["VLLM_PLUGINS"] == "p2p_kv_identity"
+    assert "VLLM_PLUGINS" not in environment(PodParameters(model="m"))
+
+
+def test_what_is_named_is_what_the_engine_patch_has() -> None:
+    source = Path(__file__).parents[2] / "engine_patch"
+    assert "class BoundedP2PTier(" in (source / "bounded_tier.py").read_text()
+    named = tomllib.loads((source / "pyproject.toml").read_text())["project"]["entry-points"]["vllm.endpoint_plugins"]
+    assert list(named) == [environment(PodParameters(model="m", p2p_tier="patched"))["VLLM_PLUGINS"]]
 
 
 def test_the_usage_of_each_answer_says_what_was_cached() -> None:
@@ -150,12 +178,13 @@ def test_a_shell_reads_the_printed_command_as_environment_and_arguments() -> Non
 
 
 def test_the_command_line_prints_a_pod_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--host", "10.0.0.1", "--cpu-bytes", "1GiB", "--device", "cpu", "--device-cache", "4GiB", "m"]
-    assert run_with(*arguments) == 0
+    arguments = ["--host", "10.0.0.1", "--cpu-bytes", "1GiB", "--device", "cpu", "--device-cache", "4GiB"]
+    assert run_with(*arguments, "--p2p-tier", "patched", "m") == 0
     words = shlex.split(capsys.readouterr().out.replace("\\\n", " "))
     extra = json.loads(option(words, "--kv-transfer-config"))["kv_connector_extra_config"]
     assert extra["cpu_bytes_to_use"] == 2**30
     assert extra["secondary_tiers"][0]["host"] == "10.0.0.1"
+    assert extra["secondary_tiers"][0]["type"] == "BoundedP2PTier"
     assert "VLLM_CPU_KVCACHE_SPACE=4" in words
 
 
