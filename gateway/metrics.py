@@ -1,32 +1,40 @@
 """`p2p_gateway_*`: what an operator graphs.
 
 Counters and histograms are moved where things happen; everything that is a state (pods, index, streams) is read when
-the page is scraped, so it costs nothing in between. Label values come from the configuration and from what pods serve,
-never from a client, so their number is bounded.
+the page is scraped (`states`). Label values come from the configuration and from what pods serve, never from a client,
+so their number is bounded; that of models, which may come and go with adapters, by `MOST_MODELS`. docs/metrics.md has
+them all, and a test says what is missing there.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
+from typing import Final
 
 from msgspec import Struct
-from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as LockedCounter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Gauge
 
-from gateway.labelled import Counter, Histogram
+from gateway import process
+from gateway.exposition import Registry
+from gateway.labelled import OTHER, Count, Counter, Distribution, Histogram, Sum, Summary
 from gateway.pods import PodTable
-from index import Publisher, RadixIndex, Tier
+from gateway.states import TIER_NAMES, OfGateway
+from index import RadixIndex
+
+__all__ = ["TIER_NAMES", "Metrics", "Record"]
+
+MOST_MODELS: Final = 256
+"""Models that have series of their own; what more pods serve in a gateway's life, adapters mostly, is one: `other`."""
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 _PREDICTED_TO_ACTUAL = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _TOKENIZATION_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _DECISION_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05)
-_VERSION = version("p2p-gateway")  # read from disk, so not when a page is scraped
-TIER_NAMES = {Tier.GPU: "gpu", Tier.CPU: "cpu"}
+_BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+MOST_OF_PAIRS: Final = 1_000
+"""Series of a metric that counts what happens between two pods; their pairs grow with the square of the fleet."""
 
 
 class Record(Struct):
@@ -53,18 +61,65 @@ class Record(Struct):
     broken: str = ""
     engine_error: str = ""
     rendered_once: bool = False
+    late_source: str = ""
     key: str = ""
     queued: float | None = None
+    streamed: bool = False
+    trace: str = ""
+    reason: str = ""
+
+
+class _OfModel:
+    """A model's series, found once."""
+
+    __slots__ = ("between", "cached", "duration", "input", "label", "named", "output", "unnamed")
+
+    def __init__(self, metrics: Metrics, label: str) -> None:
+        self.label = label
+        self.duration: Distribution = metrics.duration.labels(label)
+        self.named: Distribution = metrics.ttft.labels(label, "named")
+        self.unnamed: Distribution = metrics.ttft.labels(label, "none")
+        self.between: Distribution = metrics.between_tokens.labels(label)
+        self.input: Count = metrics.model_tokens.labels(label, "input")
+        self.cached: Count = metrics.model_tokens.labels(label, "cached")
+        self.output: Count = metrics.model_tokens.labels(label, "output")
+
+
+class _OfPod:
+    """A pod's series, found once."""
+
+    __slots__ = ("completion", "predicted", "prompt", "reported", "ttft")
+
+    def __init__(self, metrics: Metrics, pod: str) -> None:
+        self.prompt: Count = metrics.prompt_tokens.labels(pod)
+        self.completion: Count = metrics.completion_tokens.labels(pod)
+        self.predicted: Count = metrics.predicted.labels(pod)
+        self.reported: Count = metrics.reported.labels(pod)
+        self.ttft: Sum = metrics.pod_ttft.labels(pod)
 
 
 class Metrics:
     """All collectors of one gateway, in a registry of its own."""
 
     def __init__(self, pods: PodTable, index: RadixIndex) -> None:
-        self.registry = r = CollectorRegistry()
+        self.registry = r = Registry()
         ns = "p2p_gateway"
+        self._models: dict[str, _OfModel] = {}
+        self._pods: dict[str, _OfPod] = {}
+        self._of_answers(ns)
+        self._of_placement(ns)
+        self._of_predictions(ns)
+        self._of_refusals(ns)
+        self._of_pods(ns)
+        self._of_itself(ns)
+        self.states = OfGateway(pods, index, r)
+        process.register(r)
+        self._begin_at_zero()
+
+    def _of_answers(self, ns: str) -> None:
+        r = self.registry
         self.requests = Counter(
-            f"{ns}_requests", "Requests by answer", ["endpoint", "model", "pod", "status"], registry=r
+            f"{ns}_requests", "Requests by answer", ["endpoint", "model", "pod", "status", "reason"], registry=r
         )
         self.ttft = Histogram(
             f"{ns}_ttft_seconds",
@@ -87,9 +142,51 @@ class Metrics:
             buckets=_LATENCY_S,
             registry=r,
         )
+        self.between_tokens = Histogram(
+            f"{ns}_inter_token_seconds",
+            "Mean time between two tokens of a streamed answer, from its first byte to its last",
+            ["model"],
+            buckets=_BETWEEN_TOKENS_S,
+            registry=r,
+        )
+        self.pod_ttft = Summary(
+            f"{ns}_pod_ttft_seconds",
+            "From a request's placement on the pod to the answer's first byte",
+            ["pod"],
+            registry=r,
+        )
+        self.pull_seconds = Summary(
+            f"{ns}_pull_seconds",
+            "From the placement to the first byte of answers whose pod was to pull from this source",
+            ["source"],
+            registry=r,
+        )
+        self.model_tokens = Counter(
+            f"{ns}_tokens",
+            "Tokens as pods reported them: of prompts, those of them that were cached, of answers",
+            ["model", "kind"],
+            registry=r,
+        )
+
+    def _of_placement(self, ns: str) -> None:
+        r = self.registry
         self.decision = Histogram(
             f"{ns}_decision_seconds", "Match, placement and source choice", buckets=_DECISION_S, registry=r
         )
+        self.stages = Histogram(
+            f"{ns}_decision_stage_seconds",
+            "The same, each by itself; tokenization before it has its own metric",
+            ["stage"],
+            buckets=_DECISION_S,
+            registry=r,
+        )
+        self.scores = Counter(
+            f"{ns}_placement_score",
+            "What scorers gave to the candidates that were chosen, times their weights",
+            ["scorer"],
+            registry=r,
+        )
+        self._match, self._place, self._source = map(self.stages.labels, ("match", "place", "source"))
         self.tokenized = Counter(
             f"{ns}_prompts", "Prompts by where their token ids came from", ["tokens_from", "reason"], registry=r
         )
@@ -112,6 +209,9 @@ class Metrics:
         self.rendered_once = Counter(
             f"{ns}_rendered_once", "Attempts that brought their pod the prompt's token ids", ["pod"], registry=r
         )
+
+    def _of_predictions(self, ns: str) -> None:
+        r = self.registry
         self.prompt_tokens = Counter(
             f"{ns}_prompt_tokens", "Prompt tokens of requests with known ids", ["pod"], registry=r
         )
@@ -150,6 +250,9 @@ class Metrics:
         )
         self.pulls = Counter(f"{ns}_pulls", "Source choice by outcome", ["outcome"], registry=r)
         self.pulled_tokens = Counter(f"{ns}_pulled_tokens", "Tokens that a named source led by", ["source"], registry=r)
+
+    def _of_refusals(self, ns: str) -> None:
+        r = self.registry
         self.key_requests = Counter(
             f"{ns}_key_requests", "Requests by API key and answer", ["key", "status"], registry=r
         )
@@ -170,9 +273,35 @@ class Metrics:
             f"{ns}_file_reloads", "Changed files that were read again, by result", ["file", "result"], registry=r
         )
         self.retries = Counter(f"{ns}_retries", "Attempts that went to another pod", ["reason"], registry=r)
+        self.watchdog_fired = Counter(
+            f"{ns}_watchdog_fired",
+            "Requests whose pull was late, by who pulled from whom",
+            ["pod", "source"],
+            registry=r,
+            most=MOST_OF_PAIRS,
+        )
+        self.watchdog_refused = Counter(
+            f"{ns}_watchdog_refused", "Late pulls that were waited for all the same", ["reason"], registry=r
+        )
+        self.detours = Counter(
+            f"{ns}_detours",
+            "Requests that would have waited for blocks of a pull that was given up, by the way around them",
+            ["way"],
+            registry=r,
+        )
+        self.pull_failures = Counter(
+            f"{ns}_pull_failures",
+            "Pulls that failed, of requests and of trials",
+            ["pod", "source", "reason"],
+            registry=r,
+            most=MOST_OF_PAIRS,
+        )
         self.retries_refused = Counter(
             f"{ns}_retries_refused", "Failed attempts after which no other pod was asked", ["reason"], registry=r
         )
+
+    def _of_pods(self, ns: str) -> None:
+        r = self.registry
         self.engine_errors = Counter(
             f"{ns}_engine_errors",
             "Answers with status 200 that were an engine's failure",
@@ -193,8 +322,23 @@ class Metrics:
         self.task_failures = Counter(
             f"{ns}_task_failures", "Background tasks that failed unexpectedly and were restarted", ["pod"], registry=r
         )
+
+    def _of_itself(self, ns: str) -> None:
+        r = self.registry
         self.restores = Counter(
             f"{ns}_restores", "Starts from a snapshot of the index, by result", ["result"], registry=r
+        )
+        self.port_probes = Counter(
+            f"{ns}_port_probes", "Looks whether a pod listens where it serves pulls", ["pod", "result"], registry=r
+        )
+        self.pull_trials = Counter(
+            f"{ns}_pull_trials", "Trials of pulls between two pods, by result", ["result"], registry=r
+        )
+        self.identities = Counter(
+            f"{ns}_identities",
+            "Questions what a pod has to have in common with its peers",
+            ["pod", "result"],
+            registry=r,
         )
         self.probes = Counter(
             f"{ns}_probes",
@@ -214,178 +358,120 @@ class Metrics:
         self.config_loaded = Gauge(
             f"{ns}_config_loaded_timestamp_seconds", "When the configuration in force was read", registry=r
         )
+        self.loop_lag = Histogram(
+            f"{ns}_event_loop_lag_seconds",
+            "How late the event loop is for a timer, asked several times a second",
+            buckets=_LAG_S,
+            registry=r,
+        )
+        self.viewers_dropped = Counter(
+            f"{ns}_dropped_viewers", "Viewers of the live page that did not take what it sent them", registry=r
+        )
         self.access_log_dropped = LockedCounter(  # counts in a thread as well
             f"{ns}_access_log_dropped_lines", "Requests whose line could not be written", registry=r
         )
-        self.states = _State(pods, index)
-        r.register(self.states)
+        self.decision_log_dropped = LockedCounter(
+            f"{ns}_decision_log_dropped_lines", "Decisions whose line could not be written", registry=r
+        )
+
+    def _begin_at_zero(self) -> None:
+        """Where all values are known: the first of a series that begins with it is seen by no rate."""
+        for counter, values in (
+            (self.pulls, ("named", "self", "below-floor", "no-holder", "cost", "disabled", "batch", "endpoint")),
+            (self.pulls, ("breaker", "differ", "late")),
+            (self.watchdog_refused, ("budget",)),
+            (self.detours, ("salt", "other_pod")),
+            (self.pull_trials, ("ok", "late", "nothing", "unclear", "impossible")),
+            (self.refused, ("no_key", "unknown_key", "not_admin", "model", "key_limit", "global_limit", "pod_limit")),
+            (self.refused, ("header_timeout", "header_too_large", "bad_head")),
+            (self.retries_refused, ("no_pod", "attempts", "budget", "body")),
+            (self.admission_rejected, ("queue_full", "timeout", "displaced")),
+            (self.config_reloads, ("ok", "restart_needed", "failed", "nothing_to_reload")),
+        ):
+            for value in values:
+                counter.labels(value)
+        for pull in ("named", "none"):
+            self.ttft_error.labels(pull)
+        for file in ("keys", "pod_key", "tls"):
+            for result in ("ok", "failed"):
+                self.reloads.labels(file, result)
 
     def forget(self, pod: str) -> None:
         """End every series of a pod that is not configured any more. O(series)."""
-        for counter in (each for each in vars(self).values() if isinstance(each, Counter)):
-            for family in counter.collect():
-                for labels in [sample.labels for sample in family.samples if sample.name.endswith("_total")]:
-                    if pod in (labels.get("pod"), labels.get("source")):
-                        counter.remove(*(labels[name] for name in counter.names))
+        self._pods.pop(pod, None)
+        for each in vars(self).values():
+            if isinstance(each, Counter | Histogram | Summary):
+                each.forget(("pod", "source"), pod)
+
+    def decided(self, began: float, matched: float, placed: float, sourced: float) -> None:
+        """A decision began, and each of its stages ended, at these moments."""
+        self._match.observe(matched - began)
+        self._place.observe(placed - matched)
+        self._source.observe(sourced - placed)
 
     def completed(self, record: Record, now: float) -> None:
         """Count a request that has ended."""
-        model = record.model or "unknown"
-        self.requests.labels(record.endpoint, model, record.pod, record.status).inc()
-        if record.pod:
-            self.duration.labels(model).observe(now - record.started)
+        of_model = self._models.get(record.model) or self._of_model(record.model)
+        pod = record.pod
+        reason = record.reason or record.broken or record.engine_error
+        self.requests.labels(record.endpoint, of_model.label, pod, record.status, reason).inc()
         if record.key:
             self.key_requests.labels(record.key, record.status).inc()
-        if record.first_byte is not None and record.status == 200:
-            self._began(record, model, record.first_byte)
-        if not record.pod:
+        if not pod:
             return
+        of_pod = self._pods.get(pod) or self._of_pod(pod)
+        if record.trace:
+            of_model.duration.observe_traced(now - record.started, record.trace)
+        else:
+            of_model.duration.observe(now - record.started)
+        if record.first_byte is not None and record.status == 200:
+            self._began(record, record.first_byte, of_model, of_pod)
         if record.prompt_tokens is not None:
-            self.prompt_tokens.labels(record.pod).inc(record.prompt_tokens)
-        if record.reported_completion is not None:
-            self.completion_tokens.labels(record.pod).inc(record.reported_completion)
+            of_pod.prompt.inc(record.prompt_tokens)
+        self._reported(record, of_model, of_pod, now)
         if record.broken:
-            self.broken.labels(record.pod, record.broken).inc()
+            self.broken.labels(pod, record.broken).inc()
         if record.engine_error:
-            self.engine_errors.labels(record.pod, record.engine_error).inc()
-        if record.predicted_cached is not None and record.reported_cached is not None:
-            self._compare(record.pod, record.predicted_cached, record.reported_cached)
+            self.engine_errors.labels(pod, record.engine_error).inc()
 
-    def _began(self, record: Record, model: str, first_byte: float) -> None:
-        pull = "named" if record.source else "none"
-        self.ttft.labels(model, pull).observe(first_byte - record.started)
+    def _of_model(self, model: str) -> _OfModel:
+        """The series of a model; of one too many, those of all others."""
+        label = (model or "unknown") if len(self._models) < MOST_MODELS else OTHER
+        found = _OfModel(self, label)
+        if label != OTHER:
+            self._models[model] = found
+        return found
+
+    def _of_pod(self, pod: str) -> _OfPod:
+        found = self._pods[pod] = _OfPod(self, pod)
+        return found
+
+    def _began(self, record: Record, first_byte: float, of_model: _OfModel, of_pod: _OfPod) -> None:
+        ttft = of_model.named if record.source else of_model.unnamed
+        if record.trace:
+            ttft.observe_traced(first_byte - record.started, record.trace)
+        else:
+            ttft.observe(first_byte - record.started)
         taken = first_byte - record.placed
+        of_pod.ttft.observe(taken)
+        if record.source:
+            self.pull_seconds.labels(record.source).observe(taken)
         if record.predicted_ttft is not None and taken > 0 and not record.engine_error:
-            self.ttft_error.labels(pull).observe(record.predicted_ttft / taken)
+            self.ttft_error.labels("named" if record.source else "none").observe(record.predicted_ttft / taken)
 
-    def _compare(self, pod: str, predicted: int, reported: int) -> None:
-        self.predicted.labels(pod).inc(predicted)
-        self.reported.labels(pod).inc(reported)
-        if predicted != reported:
-            self.mispredicted.labels(pod, "over" if predicted > reported else "under").inc()
-
-
-class _State(Collector):
-    """Gauges read at scrape time. O(pods)."""
-
-    def __init__(self, pods: PodTable, index: RadixIndex) -> None:
-        self._pods = pods
-        self._index = index
-        self.resent: Callable[[], int] = int  # who counts them; until then nobody, 0
-        self.lost_lines: Callable[[], int] = int
-        self.waiting: Callable[[], int] = int
-        self.slow_links: Callable[[], int] = int
-        self.local_models: Callable[[], Iterable[tuple[str, bool]]] = tuple
-        self.asks_for_tokens: Callable[[str], bool] = lambda _: True
-
-    def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("p2p_gateway_build_info", "Always 1", labels=["version"])
-        build.add_metric([_VERSION], 1)
-        yield build
-        yield from self._per_pod()
-        yield from self._per_stream()
-        here = GaugeMetricFamily(
-            "p2p_gateway_model_tokenized_here", "1 while a model's prompts are tokenized here", labels=["model"]
-        )
-        for model, is_here in self.local_models():
-            here.add_metric([model], is_here)
-        yield here
-        stats = self._index.stats()
-        for name, text, value in (
-            ("nodes", "Runs of blocks in the radix tree", stats.nodes),
-            ("orphans", "Blocks put aside until their parent is known", stats.orphans),
-            ("placeholders", "Blocks put aside until their content is known", stats.placeholders),
-        ):
-            yield GaugeMetricFamily(f"p2p_gateway_index_{name}", text, value=value)
-        yield CounterMetricFamily(
-            "p2p_gateway_resent_requests",
-            "Requests sent again to their pod since it closed the idle connection they went out on",
-            value=self.resent(),
-        )
-        yield GaugeMetricFamily(
-            "p2p_gateway_admission_queue", "Requests held back until pods take them", value=self.waiting()
-        )
-        yield GaugeMetricFamily(
-            "p2p_gateway_slow_links", "Pairs whose pulls take much longer than they did", value=self.slow_links()
-        )
-        yield CounterMetricFamily(
-            "p2p_gateway_log_lost_lines", "Lines of the log that could not be written", value=self.lost_lines()
-        )
-        yield CounterMetricFamily(
-            "p2p_gateway_index_evicted_blocks", "Blocks forgotten to stay within index.max_blocks", value=stats.evicted
-        )
-
-    def _per_pod(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("p2p_gateway_pod_ready", "1 while the pod can serve", labels=["pod"])
-        breaker = GaugeMetricFamily(
-            "p2p_gateway_pod_breaker_open", "1 while the pod is left out for failed requests", labels=["pod"]
-        )
-        stalled = GaugeMetricFamily(
-            "p2p_gateway_pod_stalled", "1 while the pod computes without progress, as it says", labels=["pod"]
-        )
-        strangers = GaugeMetricFamily(
-            "p2p_gateway_pod_disagreements", "Peers that the pod can never pull from, nor they from it", labels=["pod"]
-        )
-        silent = GaugeMetricFamily(
-            "p2p_gateway_pod_tokenizer_breaker_open", "1 while the pod is not asked for token ids", labels=["pod"]
-        )
-        takes = GaugeMetricFamily(
-            "p2p_gateway_pod_takes_token_ids", "1 while the pod takes a chat's token ids", labels=["pod"]
-        )
-        requests = GaugeMetricFamily("p2p_gateway_in_flight_requests", "Requests under way", labels=["pod", "rank"])
-        tokens = GaugeMetricFamily(
-            "p2p_gateway_in_flight_tokens", "Uncached prompt tokens that have not answered yet", labels=["pod", "rank"]
-        )
-        pulls = GaugeMetricFamily(
-            "p2p_gateway_in_flight_pulls",
-            "Requests that have not answered yet and pull: to the pod (in), from it (out)",
-            labels=["pod", "rank", "direction"],
-        )
-        now = self._pods.clock()
-        for pod in self._pods:
-            up.add_metric([pod.name], pod.state == "ready")
-            stalled.add_metric([pod.name], pod.stalled)
-            silent.add_metric([pod.name], not self.asks_for_tokens(pod.name))
-            takes.add_metric([pod.name], pod.takes_token_ids)
-            strangers.add_metric([pod.name], len(self._pods.agreement.of(pod.name)))
-            breaker.add_metric([pod.name], pod.breaker.state(now) != "closed")
-            for rank, counts in pod.in_flight.items():
-                requests.add_metric([pod.name, str(rank)], counts.requests)
-                tokens.add_metric([pod.name, str(rank)], counts.tokens)
-                pulls.add_metric([pod.name, str(rank), "in"], counts.pulls)
-                pulls.add_metric([pod.name, str(rank), "out"], counts.serving)
-        yield from (up, breaker, stalled, strangers, silent, takes, requests, tokens, pulls)
-
-    def _per_stream(self) -> Iterator[Metric]:
-        blocks = GaugeMetricFamily("p2p_gateway_index_blocks", "Blocks held, by tier", labels=["pod", "rank", "tier"])
-        prefill = GaugeMetricFamily(
-            "p2p_gateway_prefill_seconds_per_token",
-            "What a token of a prompt is believed to take, by what prompts there took",
-            labels=["pod", "rank"],
-        )
-        age = GaugeMetricFamily("p2p_gateway_kv_event_age_seconds", "Since the last event", labels=["pod", "rank"])
-        certain = GaugeMetricFamily(
-            "p2p_gateway_kv_stream_certain", "1 while no event is known to be missing", labels=["pod", "rank"]
-        )
-        credit = GaugeMetricFamily(
-            "p2p_gateway_pod_credit", "Factor at which what the pod is said to hold counts", labels=["pod", "rank"]
-        )
-        gaps = CounterMetricFamily("p2p_gateway_kv_gaps", "Gaps in the sequence of events", labels=["pod", "rank"])
-        restarts = CounterMetricFamily(
-            "p2p_gateway_kv_restarts", "Engine restarts seen in the sequence", labels=["pod", "rank"]
-        )
-        now = time.monotonic()
-        for pod in self._pods:
-            for rank in pod.ranks:
-                for tier, count in self._index.blocks(Publisher(pod.name, rank)).items():
-                    blocks.add_metric([pod.name, str(rank), TIER_NAMES[tier]], count)
-                prefill.add_metric([pod.name, str(rank)], self._pods.costs.prefill((pod.url, rank)).token)
-            for rank, stream in pod.streams.items():
-                labels = [pod.name, str(rank)]
-                if stream.last_event_at is not None:
-                    age.add_metric(labels, now - stream.last_event_at)
-                certain.add_metric(labels, stream.certain)
-                credit.add_metric(labels, stream.trust.credit(now))
-                gaps.add_metric(labels, stream.gaps)
-                restarts.add_metric(labels, stream.restarts)
-        yield from (blocks, prefill, age, certain, credit, gaps, restarts)
+    def _reported(self, record: Record, of_model: _OfModel, of_pod: _OfPod, now: float) -> None:
+        """What the pod said of its work."""
+        if record.reported_prompt is not None:
+            of_model.input.inc(record.reported_prompt)
+        if (completion := record.reported_completion) is not None:
+            of_pod.completion.inc(completion)
+            of_model.output.inc(completion)
+            if completion > 1 and record.streamed and record.first_byte is not None and not record.broken:
+                of_model.between.observe((now - record.first_byte) / (completion - 1))
+        if (reported := record.reported_cached) is not None:
+            of_model.cached.inc(reported)
+            if (predicted := record.predicted_cached) is not None:
+                of_pod.predicted.inc(predicted)
+                of_pod.reported.inc(reported)
+                if predicted != reported:
+                    self.mispredicted.labels(record.pod, "over" if predicted > reported else "under").inc()

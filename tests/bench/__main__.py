@@ -11,7 +11,17 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import decision_rows, index_rows, intake_rows, peers, proxy_rows, scale_rows, sim_rows, token_rows
+from tests.bench import (
+    decision_rows,
+    index_rows,
+    intake_rows,
+    metrics_rows,
+    peers,
+    proxy_rows,
+    scale_rows,
+    sim_rows,
+    token_rows,
+)
 from tests.bench.rows import Row, machine, table
 
 _ROUNDS: Final = 5
@@ -21,6 +31,7 @@ _SECTIONS: Final[dict[str, Callable[[argparse.Namespace], list[Row]]]] = {
     ),
     "scale": lambda args: scale_rows.rows(rounds=args.rounds, quick=args.quick),
     "decision": lambda args: decision_rows.rows(rounds=args.rounds, quick=args.quick),
+    "metrics": lambda args: metrics_rows.rows(rounds=args.rounds, quick=args.quick),
     "intake": lambda args: intake_rows.rows(rounds=args.rounds, quick=args.quick),
     "tokens": lambda args: token_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),
     "sim": lambda args: sim_rows.rows(rounds=args.rounds, quick=args.quick, peers=not args.no_peers),

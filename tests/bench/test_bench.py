@@ -24,6 +24,7 @@ EXPECTED = {
     *(f"index.{m}.p64.8k" for m in ("match.shared", "match.one", "match.miss", "hash")),
     *(f"scale.{m}.{blocks}k" for m in ("match.shared", "match.one", "match.miss", "remove_pod") for blocks in (32, 64)),
     *(f"decision.{what}{pods}" for what in ("pods", "choice") for pods in (2, 16, 64)),
+    *(f"metrics.{m}.pods{pods}" for m in ("scrape", "page", "request") for pods in (8, 128)),
     *(f"intake.{measure}" for measure in ("delay.p50", "delay.p99", "rate", "cpu")),
     *(f"tokens.{turn}.{m}" for m in ("cpu", "latency") for turn in ("turn1", "turn10", "turn20", "short")),
     *(f"tokens.{turn}.path.cpu" for turn in ("turn20", "short", "again")),
@@ -46,7 +47,7 @@ DIFFERENCES = (
     "proxy.stream.ttft",
     "proxy.floor.stream.ttft",
 )  # too small in a quick run to be of one sign
-COMPARED = re.compile(r"scale\.|tokens\.(\w+\.cpu|stall\.)")
+COMPARED = re.compile(r"scale\.|metrics\.scrape\.|tokens\.(\w+\.cpu|stall\.)")
 """Rows whose peer is there without being installed."""
 
 

@@ -1,0 +1,120 @@
+"""Recording rules and alerts: they ask for what is there, each alert has its runbook, and fires and ends in time."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.observe.cases import CASES
+from tests.observe.files import PROMETHEUS, RUNBOOKS, Rule, alerts, labels_by_name, recordings
+from tests.observe.promql import RECORDED, counts, labels_in, metrics_in, selectors_in
+
+LABELS = labels_by_name()
+RECORDED_NAMES = {rule.name for rule in recordings()}
+SEVERITIES = {"critical", "warning", "info"}
+ALL = [*recordings(), *alerts()]
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus")
+each_rule = pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
+each_alert = pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
+
+
+def promtool(*arguments: str) -> str:
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_files_are_those_that_prometheus_is_told_to_load() -> None:
+    loaded = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
+    assert {*loaded["rule_files"], "prometheus.yml"} == {path.name for path in PROMETHEUS.iterdir()}
+    assert [job["job_name"] for job in loaded["scrape_configs"]] == ["p2p-gateway"]
+
+
+def test_no_two_rules_have_one_name() -> None:
+    names = [rule.name for rule in ALL]
+    assert sorted(set(names)) == sorted(names)
+
+
+@each_rule
+def test_it_uses_metrics_that_exist_with_labels_that_they_have(rule: Rule) -> None:
+    name, expr, _ = rule
+    names = metrics_in(expr)
+    assert names
+    assert {each for each in names if RECORDED in each} <= RECORDED_NAMES - {name}
+    plain = {each for each in names if RECORDED not in each}
+    assert plain <= LABELS.keys()
+    for each, labels in selectors_in(expr):
+        assert labels <= LABELS[each]
+    grouped = labels_in(expr) - {label for _, labels in selectors_in(expr) for label in labels}
+    assert all(any(label in LABELS[each] for each in plain) for label in grouped)
+
+
+@each_rule
+def test_a_counter_is_looked_at_as_a_rate_or_for_being_new(rule: Rule) -> None:
+    _, expr, _ = rule
+    found = counts(expr)
+    new = {
+        name for name in found if re.search(rf"{name}(\{{[^}}]*\}})?\s+unless\s+{name}(\{{[^}}]*\}})?\s+offset", expr)
+    }
+    assert found == new
+
+
+@pytest.mark.parametrize("rule", recordings(), ids=lambda rule: rule.name)
+def test_a_recorded_name_says_level_metric_and_operation(rule: Rule) -> None:
+    name, _, fields = rule
+    assert re.fullmatch(r"p2p_gateway:[a-z_]+:[a-z0-9_]+", name)
+    assert fields.keys() == {"record", "expr"}
+
+
+@each_alert
+def test_an_alert_says_what_it_is_and_where_its_runbook_is(alert: Rule) -> None:
+    name, expr, fields = alert
+    assert name.startswith("P2PGateway")
+    assert fields["labels"].keys() == {"severity"}
+    assert fields["labels"]["severity"] in SEVERITIES
+    assert fields["annotations"].keys() == {"summary", "runbook_url"}
+    assert fields["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
+    used = set(re.findall(r"\$labels\.(\w+)", fields["annotations"]["summary"]))
+    assert used <= labels_in(expr) | ({"instance"} if "by (" not in expr else set())
+
+
+def test_every_alert_has_a_section_that_says_what_to_do_and_no_section_is_left_over() -> None:
+    text = RUNBOOKS.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert list(sections) == [alert.name for alert in alerts()]
+    for name, section in sections.items():
+        assert re.findall(r"^\*\*(.*?)\*\*", section, re.MULTILINE) == ["Means.", "Look at.", "Do."], name
+
+
+@needs_promtool
+def test_prometheus_takes_the_files() -> None:
+    promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
+    assert "SUCCESS" in promtool(
+        "check", "rules", *(str(PROMETHEUS / f"{name}.yml") for name in ("recording", "alerts"))
+    )
+
+
+def test_every_alert_has_a_case() -> None:
+    assert [case.alert for case in CASES] == [alert.name for alert in alerts()]
+
+
+@needs_promtool
+def test_every_alert_fires_for_its_fault_and_no_sooner_and_ends_after_it(tmp_path: Path) -> None:
+    """In Prometheus's own time machine: hours of series take a moment. Each case with the rules that it needs alone."""
+    files = []
+    for case, alert in zip(CASES, alerts(), strict=True):
+        needed = [rule.fields for rule in recordings() if rule.name in metrics_in(alert.expr)]
+        groups = [{"name": "recorded", "rules": needed}] if needed else []
+        rules = written(tmp_path / f"{case.alert}.rules.yml", groups=[*groups, {"name": "a", "rules": [alert.fields]}])
+        tests = {"rule_files": [str(rules)], "evaluation_interval": "30s", "tests": [case.test()]}
+        files.append(written(tmp_path / f"{case.alert}.test.yml", **tests))
+    promtool("test", "rules", *map(str, files))
+
+
+def written(file: Path, **content: object) -> Path:
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return file
