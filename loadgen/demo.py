@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ import aiohttp
 import msgspec
 import uvloop
 
+from loadgen.demo_users import Messages, users
 from loadgen.pod import SimulatedPod
 
 _PODS: Final = 3
@@ -63,6 +64,7 @@ def register(commands: _SubParsers) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("demo", help="three simulated pods, a gateway, and a pull to watch")
     parser.add_argument("--once", action="store_true", help="end after the story instead of serving on")
+    parser.add_argument("--idle", action="store_true", help="serve on without users that go on talking")
     parser.add_argument("--port", type=int, help=f"the gateway's port (default {_PREFERRED_PORT}, or any if taken)")
     parser.set_defaults(run=lambda arguments: uvloop.run(_demo(arguments)))
 
@@ -85,8 +87,11 @@ async def _demo(arguments: argparse.Namespace) -> int:
             _how_to_look_further(url)
             code = 0 if pulled else 1
             if not arguments.once:
-                print("Serving until Ctrl-C.", flush=True)
-                await gateway.wait()
+                print("Serving until Ctrl-C." + ("" if arguments.idle else " A few users go on talking."), flush=True)
+                async with contextlib.AsyncExitStack() as beside:
+                    if not arguments.idle:
+                        await beside.enter_async_context(users(_asked(session, url), _DOCUMENT))
+                    await gateway.wait()
     return code
 
 
@@ -120,6 +125,13 @@ async def _story(session: aiohttp.ClientSession, url: str) -> bool:
         f"\nA fresh prompt of {fresh.prompt_tokens} tokens, computed: {fresh.ttft_ms:.0f} ms."
     )
     return True
+
+
+def _asked(session: aiohttp.ClientSession, url: str) -> Callable[[Messages], Awaitable[str]]:
+    async def ask(messages: Messages) -> str:
+        return (await _ask(session, url, messages)).text
+
+    return ask
 
 
 def _in_words(turn: Turn) -> str:
@@ -223,6 +235,7 @@ def _introduce(pods: list[SimulatedPod], url: str) -> None:
     for pod in pods:
         print(f"  {pod.url}  events {pod.events[0]}  pulls {pod.p2p_host}:{pod.p2p_port}")
     print(
+        f"The live page is at {url}/ui\n"
         "\nA conversation about a long document. Requests go to the least loaded pod, wherever the document is cached;"
         "\na pod that lacks it is told which peer has it, and pulls.\n",
         flush=True,
@@ -243,6 +256,7 @@ def _how_to_look_further(url: str) -> None:
     print(
         f"""
 Look further:
+  {url}/ui                               in a browser: pods, pulls, decisions and why
   curl -s {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}' -i
   curl -s {url}/explain -d '{body}'      where would this go, and why?
   curl -s {url}/pods                     pods: load, cached blocks per tier, event streams
