@@ -74,6 +74,8 @@ def _happening(simulation: Simulation, change: Change) -> Callable[[], None]:
             return lambda: simulation.restart_pod(change.pod, change.down)
         case "lose_events":
             return lambda: simulation.lose_events(change.pod, change.down)
+        case "slow_link":
+            return lambda: simulation.slow_link(change.pod, change.down, change.times)
 
 
 def run_all(jobs: Iterable[Job], processes: int) -> Iterator[Done]:

@@ -25,12 +25,19 @@ class Change(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `restart`: it is lost, and comes up again after `down` seconds. `drain`: it gets no more requests, and goes when
     those under way have ended. `lose_events`: what it tells of its blocks within `down` seconds does not arrive.
+    `slow_link`: for `down` seconds pulls from it and by it take `times` as long.
     """
 
     at: float
-    kind: Literal["add", "lose", "restart", "drain", "lose_events"]
+    kind: Literal["add", "lose", "restart", "drain", "lose_events", "slow_link"]
     pod: int
     down: float = 30.0
+    times: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse a link that would have no speed."""
+        if not self.times > 0:
+            raise ValueError(f"times must be above 0, not {self.times}")
 
 
 class Arrival(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

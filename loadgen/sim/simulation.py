@@ -126,6 +126,12 @@ class Simulation:
         """What a pod tells of its blocks in these seconds does not arrive. Raises ValueError where there is none."""
         self.fleet.pod(number).feed.lose(seconds)
 
+    def slow_link(self, number: int, seconds: float, times: float) -> None:
+        """For so long pulls by a pod and from it take so many times longer. Raises ValueError where there is none."""
+        self.fleet.pod(number)
+        self.fleet.links.slow(number, times)
+        self.clock.after(seconds, lambda: self.fleet.links.slow(number, 1.0 / times))
+
     def _drained(self, pod: ModelledPod) -> None:
         if self.fleet.pods.get(pod.number) is not pod:
             return  # lost meanwhile

@@ -70,6 +70,29 @@ def test_a_pull_that_begins_slows_down_the_others() -> None:
     assert ends(Pull(0.0, 0, 1, 2.0), Pull(1.0, 0, 2, 3.0)) == about(3.0, 5.0)
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_link_that_gets_slow_slows_down_what_is_on_it_from_then_on(slow: int) -> None:
+    clock, ended = Clock(), dict[int, float]()
+    links = Links(clock)
+    for source, consumer in ((0, 1), (2, 3)):
+        links.send(source, consumer, 2.0, lambda source=source: ended.setdefault(source, clock.now))  # type: ignore[misc]
+    clock.at(1.0, lambda: links.slow(slow, 4.0))
+    clock.at(3.0, lambda: links.slow(slow, 0.25))
+    clock.run()
+    # The half of it by then, a quarter in two seconds, and the rest at full speed.
+    assert ended == {0: pytest.approx(3.5), 2: pytest.approx(2.0)}
+
+
+def test_a_slow_link_decides_against_one_that_is_shared() -> None:
+    clock, ended = Clock(), list[float]()
+    links = Links(clock)
+    links.slow(1, 3.0)
+    for consumer in (1, 2):
+        links.send(0, consumer, 1.0, lambda: ended.append(clock.now))
+    clock.run()
+    assert ended == about(2.0, 3.0)
+
+
 PULLS = st.lists(
     st.builds(Pull, st.floats(0, 10), st.integers(0, 3), st.integers(4, 6), st.floats(0, 5)), min_size=1, max_size=20
 )

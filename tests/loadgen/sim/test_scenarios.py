@@ -10,7 +10,7 @@ import pytest
 from loadgen.sim.arms import ARMS
 from loadgen.sim.presets import SCENARIOS
 from loadgen.sim.run import simulation_of
-from loadgen.sim.scenarios import Scenario
+from loadgen.sim.scenarios import Change, Scenario
 from loadgen.sim.traced import TRACED
 from loadgen.workload import Request
 
@@ -100,6 +100,12 @@ def test_who_has_not_pulled_before_sets_a_connection_up(met: bool, slower_s: flo
 def test_what_cannot_be_is_refused(keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         scenario(**keys)
+
+
+@pytest.mark.parametrize("times", [0.0, -1.0])
+def test_a_link_without_a_speed_is_refused(times: float) -> None:
+    with pytest.raises(ValueError, match="times must be above 0"):
+        Change(at=1.0, kind="slow_link", pod=0, times=times)
 
 
 def test_the_manual_names_every_scenario_every_arm_and_every_key() -> None:

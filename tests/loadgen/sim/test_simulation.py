@@ -160,6 +160,24 @@ def test_a_pod_that_comes_up_where_one_drained_is_not_drained() -> None:
     all_freed(run)
 
 
+def test_pulls_over_a_link_that_is_slow_for_a_while_take_longer_meanwhile() -> None:
+    def pulled_s(slow_from: float | None) -> list[float]:
+        """What two pulls of the same length took, the second one long after the first."""
+        run = simulation(2, arm="load+pull")
+        if slow_from is not None:
+            run.clock.at(slow_from, lambda: run.slow_link(0, 5.0, 50.0))
+        took: list[float] = []
+        links, now = run.fleet.links, run.clock
+        for at in (1.0, 20.0):
+            now.at(at, lambda at=at: links.send(0, 1, 0.5, lambda: took.append(now.now - at)))  # type: ignore[misc]
+        run.run([asked(0, at=60.0)])
+        all_freed(run)
+        return took
+
+    assert pulled_s(None) == pytest.approx([0.5, 0.5])
+    assert pulled_s(0.5) == pytest.approx([4.91, 0.5])  # a fiftieth of the speed until 5.5 s
+
+
 def test_a_pod_that_is_added_serves() -> None:
     run = simulation(1)
     run.clock.at(2.0, lambda: run.add_pod(5))
