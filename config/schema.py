@@ -212,13 +212,31 @@ class Placement(_Section, frozen=True):
         msgspec.structs.force_setattr(self, part, meant)
 
 
+class PullBreaker(_Section, frozen=True):
+    """When pulls that fail are tried again.
+
+    After a failure the pair is tried after `cooldown`, after each further one in a row twice as late, up to
+    `max_cooldown`. A source from which pulls of `consumers` ranks failed in a row is named to nobody.
+    """
+
+    cooldown: Seconds = 2.0
+    max_cooldown: Seconds = 300.0
+    consumers: Positive = 2
+
+
 class P2P(_Section, frozen=True):
     """Pulls between pods. `source` says who is named of the peers that lead the chosen pod by at least
     `min_cached_token_delta` tokens; `auto`: by as many as make pulling them quicker than computing, by what the pair's
     pulls have cost so far.
 
-    `probe`: each pod that comes up is given one small prompt, the same for all, so that their events show at once
-    whether they hash alike; pods that do not can never pull from each other.
+    `probe`: pods may be given small prompts of this gateway's own. Each that comes up is given the same one, so that
+    their events show at once whether they hash alike; pods that do not can never pull from each other. A pair whose
+    pull failed tries with another one; without `probe` with the next request.
+
+    `first_byte_deadline`: how long a request that pulls may be without a first byte once it is its turn, before it goes
+    again without a source; `auto`: what it would have taken without, and a margin, within `deadline_floor` and
+    `deadline_cap`; None: as long as any. `port_probe_interval`: between two looks whether a pod listens where it serves
+    pulls; None: it is believed to.
     """
 
     enabled: bool = True
@@ -226,6 +244,17 @@ class P2P(_Section, frozen=True):
     probe: bool = True
     min_cached_token_delta: Positive | Literal["auto"] = "auto"  # noqa: S105 - of a prompt
     source: AnySource = ExpectedSource()
+    first_byte_deadline: Seconds | Literal["auto"] | None = "auto"
+    deadline_floor: Seconds = 1.0
+    deadline_cap: Seconds = 4.0
+    port_probe_interval: Seconds | None = 10.0
+    breaker: PullBreaker = PullBreaker()
+
+    def __post_init__(self) -> None:
+        if self.deadline_floor > self.deadline_cap:
+            raise ValueError("deadline_floor is over deadline_cap")
+        if self.breaker.cooldown > self.breaker.max_cooldown:
+            raise ValueError("breaker: cooldown is over max_cooldown")
 
     @property
     def floor(self) -> int | None:
@@ -342,6 +371,25 @@ class AccessLog(_Section, frozen=True):
     client_address: bool = False
 
 
+class DecisionLog(_Section, frozen=True):
+    """One JSON object per decision, to `path`, None: standard error.
+
+    `sample` is the share of decisions that get a line, `full_sample` the share of those whose line has all that the
+    decision was made of, so that `p2p-loadgen replay-decisions` can make it again.
+    """
+
+    enabled: bool = False
+    path: str | None = None
+    sample: Share = 1.0
+    full_sample: Share = 0.0
+
+
+class Explain(_Section, frozen=True):
+    """`header`: a request with `x-gateway-explain: 1` gets its own decision with its answer, whoever sends it."""
+
+    header: bool = False
+
+
 class Config(_Section, frozen=True):
     """The whole file. Only `pods` has no default."""
 
@@ -361,6 +409,8 @@ class Config(_Section, frozen=True):
     breaker: Breaker = Breaker()
     log: Log = Log()
     access_log: AccessLog = AccessLog()
+    decision_log: DecisionLog = DecisionLog()
+    explain: Explain = Explain()
 
     def __post_init__(self) -> None:
         twice = [name for name, n in Counter(pod.name for pod in self.pods).items() if n > 1]

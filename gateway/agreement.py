@@ -4,18 +4,23 @@ Pods find each other's blocks by the engine's own hash. Pods with another block 
 path give the same content another hash, and then every pull between them is a miss, silently. Events show it: they name
 content and hash together. So the first block of every prompt is compared across the pods of a model: same content and
 same block size must come with the same hash.
+
+Engines refuse each other for more than that. What a pod says of itself when it comes up is compared too, fact by fact,
+as far as two pods of a model say the same kind of thing: they cannot pull from each other if they differ in one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from index import BlockStored, Publisher, Tier, block_keys, root_key
 from index.block_hash import event_extras
 from index.events import INDEXED_KINDS
 
-Matter = Literal["block-size", "hash"]
+Matter = str
+"""What two pods differ in: `block-size`, `hash`, or what a fact is called."""
 _REMEMBERED_PROMPTS = 4096  # first blocks: few prompts begin differently where a fleet has a system prompt
 
 
@@ -28,9 +33,11 @@ class Disagreement(NamedTuple):
 
 
 class Agreement:
-    """What has been compared so far."""
+    """What has been compared so far. `changed` is called when other pods than before differ."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
+        self._facts: dict[str, dict[str, Mapping[str, object]]] = {}  # model → pod → what it said of itself
         self._sizes: dict[str, dict[str, int]] = {}  # model → pod → block size
         self._hashes: OrderedDict[int, dict[str, int]] = OrderedDict()  # content → pod → engine's hash
         self._found: set[Disagreement] = set()
@@ -43,17 +50,38 @@ class Agreement:
         content = _first_block(event, model)
         if content is not None:
             found |= self._compare_hashes(publisher.pod, content, event.block_hashes[0])
-        new = found - self._found
-        self._found |= new
-        return sorted(new)
+        return self._news(found)
+
+    def identified(self, pod: str, model: str, facts: Mapping[str, object]) -> list[Disagreement]:
+        """Compare what a pod says of itself with what others of the model said; what is new. O(pods of the model)."""
+        others = self._facts.setdefault(model, {})
+        others[pod] = facts
+        return self._news(
+            {
+                _between(pod, peer, matter)
+                for peer, said in others.items()
+                for matter in facts.keys() & said.keys()
+                if facts[matter] != said[matter]
+            }
+        )
+
+    @property
+    def found(self) -> frozenset[Disagreement]:
+        """All pods that differ."""
+        return frozenset(self._found)
 
     def forget(self, pod: str) -> None:
         """The pod is gone; it may come back as another. O(what is remembered)."""
         for sizes in self._sizes.values():
             sizes.pop(pod, None)
+        for said in self._facts.values():
+            said.pop(pod, None)
         for hashes in self._hashes.values():
             hashes.pop(pod, None)
-        self._found = {each for each in self._found if pod not in (each.pod, each.peer)}
+        left = {each for each in self._found if pod not in (each.pod, each.peer)}
+        if left != self._found:
+            self._found = left
+            self._changed()
 
     def of(self, pod: str) -> dict[str, Matter]:
         """The peers that the pod cannot pull from. O(disagreements)."""
@@ -62,6 +90,13 @@ class Agreement:
             for each in self._found
             if pod in (each.pod, each.peer)
         }
+
+    def _news(self, found: set[Disagreement]) -> list[Disagreement]:
+        new = found - self._found
+        if new:
+            self._found |= new
+            self._changed()
+        return sorted(new)
 
     def _compare_sizes(self, pod: str, model: str, size: int) -> set[Disagreement]:
         sizes = self._sizes.setdefault(model, {})

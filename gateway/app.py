@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -19,13 +20,15 @@ from aiohttp import web
 from config.keys import load_keys
 from config.load import ConfigError
 from config.schema import Config, Limits, PodConfig, UpstreamTls
-from gateway import logs
+from gateway import decision_log, logs
 from gateway.access_log import AccessLog, open_file
 from gateway.admission import Admission
 from gateway.costs_file import CostsFile
 from gateway.credentials import Credentials, load_credentials
 from gateway.decision import Decider
+from gateway.decision_log import DecisionLog
 from gateway.drain import Drain
+from gateway.explain_header import ExplainHeader
 from gateway.fleet import Fleet
 from gateway.front.connection import Service
 from gateway.gate import Gate
@@ -35,15 +38,20 @@ from gateway.journal import Journal
 from gateway.keys import Keys
 from gateway.links import Links
 from gateway.metrics import Metrics
+from gateway.placements import Placements
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
 from gateway.proxy import Proxy
+from gateway.pulling import Pulling
 from gateway.routes import Routes
 from gateway.subscriber import Subscriber
 from gateway.tls import client_context
 from gateway.tokens import Tokenizer
 from gateway.upstream import PodApi
 from gateway.watch import Files, Watch
+from gateway.web.live import LiveView
+from gateway.web.observer import Watcher
+from gateway.web.routes import LivePage, read_files
 from gateway.wire import Pool
 from index import Publisher, RadixIndex
 
@@ -72,8 +80,10 @@ class Gateway:
     tokenizer: Tokenizer
     metrics: Metrics
     access_log: AccessLog
+    decision_log: DecisionLog
     admission: Admission
     costs_file: CostsFile
+    live_view: LiveView
     reconfigure: Callable[[Config], Awaitable[None]]
 
 
@@ -89,25 +99,24 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     metrics = Metrics(pods, index)
     metrics.config_loaded.set_to_current_time()
     limits = config.limits
-    watch = Watch(metrics)
-    drain = Drain()
+    watch, drain = Watch(metrics), Drain()
     found = Files()
     keys = await _keys(config, found)
     credentials = Credentials(keyed=keys is not None)
     await load_credentials(credentials, config.pods, found)
     watch.follow(found)
     tls = await client_context(config.upstream_tls, "$.upstream_tls", watch) if _speaks_tls(config) else True
-    access_log = AccessLog(metrics.access_log_dropped.inc)
-    access_log.reconfigure(config.access_log, await asyncio.to_thread(open_file, config.access_log))
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout)
+    access_log, decisions = await _logs(config, metrics, pods)
     connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEPALIVE_S)
     zmq_context = zmq.asyncio.Context()
     session = aiohttp.ClientSession(
-        connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
     )
 
-    pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
-    turns = Turns()
+    pool, turns = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S), Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
         publisher = Publisher(pod.name, source.rank)
@@ -116,24 +125,31 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
 
     async with session:
         api = PodApi(session, credentials)
-        decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random)
+        decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random, stages=metrics.decided)
         tokenizer = Tokenizer(api, config.tokens, breaker=config.breaker, metrics=metrics)
         admission = Admission(config.admission, pods=pods, decider=decider, metrics=metrics, drain=drain)
         pods.changed = admission.changed
         costs_file = CostsFile(config.costs, pods, metrics)
         poller = Poller(api, config.poll)
         proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
+        pulling = Pulling(pods, index, api, poller, metrics, config.p2p)
+        links, explains = Links(pods), ExplainHeader(allowed=config.explain.header)
+        placements, journal = (
+            Placements(decider, links, pulling.pulls, metrics, decisions, explains),
+            Journal(metrics, access_log),
+        )
+        live_view = LiveView(pods, index, drain, tell=partial(_watched, placements, journal))
         handler = Handler(
             pods=pods,
             tokenizer=tokenizer,
-            decider=decider,
+            placements=placements,
             proxy=proxy,
             credentials=credentials,
             metrics=metrics,
             limits=limits,
             admission=admission,
         )
-        _shown(metrics, pool, tokenizer, admission, handler.links)
+        _shown(metrics, pool, tokenizer, admission, links)
         gate = Gate(keys, most=limits.max_concurrent, open_metrics=config.auth.open_metrics)
         routes = Routes(
             handler=handler,
@@ -142,10 +158,10 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             index=index,
             decider=decider,
             metrics=metrics,
-            journal=Journal(metrics, access_log),
+            journal=journal,
             limits=limits,
         )
-        apart = config.admin.port is not None
+        page, apart = LivePage(live_view, await asyncio.to_thread(read_files), metrics), config.admin.port is not None
         fleet = Fleet(
             pods=pods,
             poller=poller,
@@ -154,7 +170,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             metrics=metrics,
             poll=config.poll,
             follow=tokenizer.follow,
-            probe=_probes(config),
+            pulling=pulling,
         )
 
         live = _Live(
@@ -170,13 +186,16 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             proxy,
             admission,
             costs_file,
-            handler.links,
+            links,
+            pulling,
+            decisions,
+            explains,
             (handler, routes),
         )
         try:
             yield Gateway(
-                application=routes.application(admin=not apart),
-                admin=routes.admin_application() if apart else None,
+                application=routes.application(None if apart else page),
+                admin=routes.admin_application(page) if apart else None,
                 service=Service(routes.exchange, lambda: drain.leaving),
                 fleet=fleet,
                 watch=watch,
@@ -186,15 +205,21 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
                 tokenizer=tokenizer,
                 metrics=metrics,
                 access_log=access_log,
+                decision_log=decisions,
                 admission=admission,
                 costs_file=costs_file,
+                live_view=live_view,
                 reconfigure=partial(_reconfigure, live),
             )
         finally:
             tokenizer.close()
-            await access_log.close()
+            await asyncio.gather(access_log.close(), decisions.close())
             await pool.close()
             zmq_context.destroy(linger=0)
+
+
+def _watched(placements: Placements, journal: Journal, watcher: Watcher | None) -> None:
+    placements.watcher = journal.watcher = watcher
 
 
 def _shown(metrics: Metrics, pool: Pool, tokenizer: Tokenizer, admission: Admission, links: Links) -> None:
@@ -206,6 +231,7 @@ def _shown(metrics: Metrics, pool: Pool, tokenizer: Tokenizer, admission: Admiss
     states.asks_for_tokens = tokenizer.asks
     states.waiting = admission.waiting
     states.slow_links = links.__len__
+    states.slow_pairs = links.slow
 
 
 class _Limited(Protocol):
@@ -230,6 +256,9 @@ class _Live(NamedTuple):
     admission: Admission
     costs_file: CostsFile
     links: Links
+    pulling: Pulling
+    decisions: DecisionLog
+    explains: ExplainHeader
     limited: tuple[_Limited, ...]
 
 
@@ -241,7 +270,7 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     tls = None
     if _speaks_tls(config) and not live.proxy.speaks_tls:
         tls = await client_context(config.upstream_tls, "$.upstream_tls", live.watch)
-    log_file = await asyncio.to_thread(open_file, config.access_log)
+    log_file, decisions_file = await _log_files(config)
     before = {pod.name: pod for pod in live.pods}
     kept = {spec.name for spec in config.pods if _same_tasks(before.get(spec.name), spec)}
     ended = before.keys() - kept
@@ -258,6 +287,7 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     live.watch.follow(found)
     live.gate.reconfigure(keys, most=config.limits.max_concurrent, open_metrics=config.auth.open_metrics)
     live.decider.reconfigure(config.placement, config.p2p)
+    live.pulling.reconfigure(config.p2p)
     if tls is not None:
         live.proxy.speak_tls(tls)
     live.tokenizer.reconfigure(config.tokens, breaker=config.breaker)
@@ -267,7 +297,9 @@ async def _reconfigure(live: _Live, config: Config) -> None:
     live.admission.reconfigure(config.admission)
     live.costs_file.reconfigure(config.costs)
     live.access_log.reconfigure(config.access_log, log_file)
-    live.fleet.reconfigure(config.poll, probe=_probes(config))
+    live.decisions.reconfigure(config, decisions_file)
+    live.explains.allowed = config.explain.header
+    live.fleet.reconfigure(config.poll)
     live.fleet.supervise()
 
 
@@ -295,8 +327,25 @@ def _same_tasks(pod: Pod | None, spec: PodConfig) -> bool:
     )
 
 
-def _probes(config: Config) -> bool:
-    return config.p2p.enabled and config.p2p.probe and len(config.pods) > 1
+async def _logs(config: Config, metrics: Metrics, pods: PodTable) -> tuple[AccessLog, DecisionLog]:
+    """Raises ConfigError."""
+    file, decisions_file = await _log_files(config)
+    access_log = AccessLog(metrics.access_log_dropped.inc)
+    access_log.reconfigure(config.access_log, file)
+    decisions = DecisionLog(pods.costs, metrics.decision_log_dropped.inc)
+    decisions.reconfigure(config, decisions_file)
+    return access_log, decisions
+
+
+async def _log_files(config: Config) -> tuple[io.RawIOBase | None, io.RawIOBase | None]:
+    """Of requests and of decisions. Raises ConfigError, and has left nothing open then."""
+    requests = await asyncio.to_thread(open_file, config.access_log)
+    try:
+        return requests, await asyncio.to_thread(decision_log.open_file, config.decision_log)
+    except ConfigError:
+        if requests is not None:
+            requests.close()
+        raise
 
 
 async def _keys(config: Config, found: Files) -> Keys | None:

@@ -18,7 +18,9 @@ import uvloop
 from config.json_schema import json_schema
 from config.load import Config, ConfigError, from_urls, load
 from config.schema import Listen
-from gateway import logs, pod_args
+from gateway import explain_command, logs, pod_args, top
+from gateway.calibrate import command as calibrate
+from gateway.checks import command as check
 from gateway.reload import ConfigFile
 from gateway.server import StartError, serve
 
@@ -63,6 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     pods = commands.add_parser("pod-args", help="print the environment and flags that a vLLM pod needs")
     pod_args.add_arguments(pods)
     pods.set_defaults(run=pod_args.run)
+    checked = commands.add_parser("check", help="find out whether pods can pull from each other, and what to change")
+    check.add_arguments(checked)
+    checked.set_defaults(run=check.run)
+    calibrated = commands.add_parser("calibrate", help="measure what a pull costs against computing, between two pods")
+    calibrate.add_arguments(calibrated)
+    calibrated.set_defaults(run=calibrate.run)
+    explain_command.register(
+        commands.add_parser("explain", help="where a prompt would go, and why: asked of a gateway")
+    )
+    top.register(commands.add_parser("top", help="the fleet in a terminal, as a gateway sees it"))
     schema = commands.add_parser("schema", help="print the configuration's JSON schema")
     schema.set_defaults(run=_schema)
     demo = commands.add_parser("demo", help="simulated pods, a short story that ends in a pull, a gateway to look at")

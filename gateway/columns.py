@@ -94,9 +94,13 @@ class Columns:
 
 
 def _expected_ttft(asked: _Asked) -> _Of:
-    request = asked.request
-    if request.prompt_tokens is None:
+    if asked.request.prompt_tokens is None:
         return lambda _, __: None
-    forecast = Forecast(request, asked.candidates, FORESIGHT, PATIENCE)
-    seconds = {(each.pod, each.rank): forecast.of(each).seconds for each in asked.candidates}
+    seconds = expected_ttft(asked.request, asked.candidates)
     return lambda pod, rank: seconds[pod.url, rank]
+
+
+def expected_ttft(request: PlacementRequest, candidates: Sequence[Candidate]) -> dict[tuple[str, int], float]:
+    """When a request's first token is expected from each candidate, by pod and rank. O(candidates)."""
+    forecast = Forecast(request, candidates, FORESIGHT, PATIENCE)
+    return {(each.pod, each.rank): forecast.of(each).seconds for each in candidates}

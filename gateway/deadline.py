@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
+
+
+class Guard(Protocol):
+    """Somebody who may have a deadline pass earlier. What it answers are seconds."""
+
+    def first_s(self) -> float:
+        """Until it wants to be asked."""
+
+    def rings(self) -> float:
+        """Until it wants to be asked again; 0.0: the deadline passes now."""
 
 
 class Deadline:
@@ -15,22 +25,29 @@ class Deadline:
     with `restart` before.
     """
 
-    __slots__ = ("_cancelling", "_keeps", "_loop", "_rings", "_task", "_timer", "_when", "expired")
+    __slots__ = ("_cancelling", "_guard", "_keeps", "_last", "_loop", "_rings", "_task", "_timer", "_when", "expired")
 
-    def __init__(self, seconds: float, *, keeps: list[Deadline] | None = None) -> None:
-        """`keeps` is where it puts itself when it is left, its timer still running."""
+    def __init__(self, seconds: float, *, keeps: list[Deadline] | None = None, guard: Guard | None = None) -> None:
+        """`keeps` is where it puts itself when it is left, its timer still running. A `guard` is asked as well."""
         self._loop = asyncio.get_running_loop()
         self._keeps = keeps
         self._task: asyncio.Task[object] | None = None  # None: it has not been entered, or was left
         self._timer: asyncio.TimerHandle | None = None
         self._rings = 0.0
-        self.restart(seconds)
+        self.restart(seconds, guard)
 
-    def restart(self, seconds: float) -> None:
+    def restart(self, seconds: float, guard: Guard | None = None) -> None:
         """The deadline is `seconds` from now, as for one that has just been made."""
         self.expired = False
         """Whether the deadline has passed, and what was awaited was cancelled for it."""
-        self._when = self._loop.time() + seconds
+        self._guard = guard
+        self._when = self._last = self._loop.time() + seconds
+        if guard is not None:
+            self._when = min(self._last, self._loop.time() + guard.first_s())
+
+    def unguarded(self) -> None:
+        """From now on nobody is asked."""
+        self._guard, self._when = None, self._last
 
     def move(self, seconds: float) -> None:
         """The deadline is `seconds` from now."""
@@ -71,7 +88,10 @@ class Deadline:
         self._timer = None
         if self._task is None:
             return
-        if self._loop.time() < self._when:
+        now = self._loop.time()
+        if now >= self._when and self._guard is not None and now < self._last and (more := self._guard.rings()):
+            self._when = min(self._last, now + more)
+        if now < self._when:
             self._set()
         else:
             self.expired = True
@@ -84,10 +104,10 @@ class Deadlines:
     def __init__(self) -> None:
         self._left: list[Deadline] = []
 
-    def within(self, seconds: float) -> Deadline:
+    def within(self, seconds: float, guard: Guard | None = None) -> Deadline:
         """One that begins now. Nobody may look at it after leaving it."""
         if not self._left:
-            return Deadline(seconds, keeps=self._left)
+            return Deadline(seconds, keeps=self._left, guard=guard)
         deadline = self._left.pop()
-        deadline.restart(seconds)
+        deadline.restart(seconds, guard)
         return deadline

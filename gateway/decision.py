@@ -6,10 +6,12 @@ Only gathers the inputs and calls the pure code of `index` and `scorers`; used a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from config.schema import P2P, Placement
 from gateway.columns import Columns
@@ -21,10 +23,13 @@ from gateway.openai import Peek
 from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
 from index import Counted, RadixIndex
-from scorers import Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, timed
+from scorers import Barred, Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, timed
 from scorers import Placement as Placed
 
-SourceReason = Literal["named", "self", "below-floor", "no-holder", "cost", "disabled", "batch", "endpoint"]
+Barrier = Literal["endpoint", "batch", "late"]
+SourceReason = Literal[
+    "named", "self", "below-floor", "no-holder", "cost", "disabled", "breaker", "differ", "endpoint", "batch", "late"
+]
 
 
 class Ask(Struct, frozen=True):
@@ -32,7 +37,8 @@ class Ask(Struct, frozen=True):
 
     `model` None: it does not say, and any pod will do. `only`: no other pods than these. `response_id`: that of a
     response which the request needs. `computes` false: the pod computes no prompt for it. `session`: what the client
-    calls its session, where a scorer wants to know. `streams`: its answer begins with its first token.
+    calls its session, where a scorer wants to know. `streams`: its answer begins with its first token. `late`: it has
+    pulled in vain, and is not to pull again.
     """
 
     request_id: str
@@ -45,11 +51,22 @@ class Ask(Struct, frozen=True):
     pulls: bool = True
     session: str | None = None
     streams: bool = False
+    late: bool = False
 
     @property
     def is_batch(self) -> bool:
         """Whether the engine makes several sequences of it."""
         return len(self.prompt.sequences) > 1 or self.peek.sequences > 1
+
+    @property
+    def no_pull(self) -> Barrier | None:
+        """Why it is not to pull, whoever holds what; None: it may."""
+        if not self.pulls:
+            return "endpoint"
+        if self.late:
+            return "late"
+        # The engine would start one pull per sequence under one kv_request_id, which must be unique.
+        return "batch" if self.is_batch else None
 
     @property
     def timely(self) -> bool:
@@ -63,7 +80,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     `uncached_tokens` and `uncached_square` are what the pod is expected to have to compute (see `leases.InFlight`), 0
     where no tokens are known. `prompts` are the keys of the blocks that it holds then. `expected_s` is when the first
     token was expected as the source was chosen, 0.0 where nothing was, and `tried_s` what of it is for learning what a
-    pull costs.
+    pull costs. `salt`: what the body is to bring in the place of its own, to share nothing with what hangs at the pod.
     """
 
     request: PlacementRequest
@@ -82,6 +99,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     prompts: tuple[array[int], ...] = ()
     expected_s: float = 0.0
     tried_s: float = 0.0
+    coordinate: float = 0.0
+    salt: str | None = None
 
     @property
     def chosen(self) -> Candidate:
@@ -125,7 +144,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         return timed(costs, self.chosen, self.prompt.tokens or 0, computing, self.source, self.pulled_tokens)
 
 
-class _Sourced(NamedTuple):
+class Sourced(NamedTuple):
     """A `SourceDecision`, and what else may be a reason against one."""
 
     source: Candidate | None
@@ -134,12 +153,73 @@ class _Sourced(NamedTuple):
     tried_s: float = 0.0
 
 
+def decided(
+    request: PlacementRequest,
+    candidates: Sequence[Candidate],
+    placement: Placement,
+    p2p: P2P,
+    *,
+    coordinate: float,
+    no_pull: Barrier | None,
+    between: Callable[[], None] | None = None,
+) -> tuple[Placed, Sourced]:
+    """Place and choose a source, from nothing but the arguments: what is done alike for a request and to replay one.
+
+    `no_pull` as in `Ask`, `coordinate` as in `place`. `between` is called between the two.
+    """
+    placed = place(
+        request, candidates, placement.scorers, placement.picker, coordinate=coordinate, filters=placement.filters
+    )
+    if between is not None:
+        between()
+    if not p2p.enabled:
+        return placed, Sourced(None, "disabled")
+    if no_pull is not None:
+        return placed, Sourced(None, no_pull)
+    sourced = Sourced(*p2p.source.choose(request, candidates, candidates[placed.chosen]))
+    if sourced.source is None and request.barred is not None:
+        return placed, _barred(sourced, request, request.barred, candidates, candidates[placed.chosen], p2p)
+    return placed, sourced
+
+
+def _barred(
+    sourced: Sourced,
+    request: PlacementRequest,
+    barred: Barred,
+    candidates: Sequence[Candidate],
+    chosen: Candidate,
+    p2p: P2P,
+) -> Sourced:
+    """Why there is no source, where it may be that there would be one but for pulls that must not be named."""
+    source = p2p.source.choose(replace(request, barred=None), candidates, chosen).source
+    if source is None:
+        return sourced
+    differ = (source.pod, chosen.pod) in barred.strangers
+    return sourced._replace(reason="differ" if differ else "breaker")
+
+
+_TIMED_EVERY = 8  # of a small request's decision, to time its stages is a tenth
+
+Stages = Callable[[float, float, float, float], None]
+"""Told of moments by `time.perf_counter`: a decision's beginning, the ends of matching, placement, choice of source."""
+
+
 class Decider:
     """`coordinate` yields uniform numbers in [0, 1): the only randomness, handed to the pure code."""
 
     def __init__(
-        self, index: RadixIndex, pods: PodTable, placement: Placement, p2p: P2P, *, coordinate: Callable[[], float]
+        self,
+        index: RadixIndex,
+        pods: PodTable,
+        placement: Placement,
+        p2p: P2P,
+        *,
+        coordinate: Callable[[], float],
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages
+        self._decisions = 0
+        self._placed_at = 0.0
         self._index = index
         self._pods = pods
         self._coordinate = coordinate
@@ -150,6 +230,7 @@ class Decider:
         """Decisions from now on go by these."""
         self._placement = placement
         self._p2p = p2p
+        self.weights = [(scorer.name, scorer.weight) for scorer in placement.scorers]
         self.columns.reconfigure((*placement.scorers, *placement.filters))
 
     def decide(self, ask: Ask, tried: Mapping[str, object] | None = None) -> Decision:
@@ -162,27 +243,38 @@ class Decider:
                 raise Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
             raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
         prompt = ask.prompt
+        self._decisions += 1
+        stages = self._stages if self._decisions % _TIMED_EVERY == 0 else None
+        began = perf_counter()
         matched = match(prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
+        matched_at = perf_counter()
         candidates = self._pods.candidates(pods, matched.cached, matched.speculative)
+        no_pull, coordinate = ask.no_pull, self._coordinate()
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
             prompt_tokens=prompt.tokens,
             block_size=matched.block_size,
             model=ask.model or "",
-            pulls=self._p2p.enabled and ask.pulls and not ask.is_batch,
+            pulls=self._p2p.enabled and no_pull is None,
             pull_floor=self._p2p.floor,
             costs=self._pods.costs,
+            barred=self._pods.pairs.barred,
             now=self._pods.clock(),
         )
         if self.columns.wanted:
             candidates = self.columns.filled(ask, request, candidates, pods)
-        placement, coordinate = self._placement, self._coordinate()
-        placed = place(
-            request, candidates, placement.scorers, placement.picker, coordinate=coordinate, filters=placement.filters
+        placed, sourced = decided(
+            request,
+            candidates,
+            self._placement,
+            self._p2p,
+            coordinate=coordinate,
+            no_pull=no_pull,
+            between=None if stages is None else self._lap,
         )
-        chosen = candidates[placed.chosen]
-        sourced = self._source(ask, request, candidates, chosen)
-        source, reason = sourced.source, sourced.reason
+        if stages is not None:
+            stages(began, matched_at, self._placed_at, perf_counter())
+        chosen, source = candidates[placed.chosen], sourced.source
         source_tokens = pullable_tokens(source) if source is not None else 0
         pod = _of(chosen, pods)
         outlook = matched.outlook(pod.publishers[chosen.rank], source_tokens, prompt)
@@ -193,7 +285,7 @@ class Decider:
             placed=placed,
             source=source,
             source_pod=None if source is None else _of(source, pods),
-            source_reason=reason,
+            source_reason=sourced.reason,
             source_tokens=source_tokens,
             prompt=prompt,
             block_size=matched.block_size,
@@ -203,24 +295,18 @@ class Decider:
             prompts=matched.prompts(pod, ask.model),
             expected_s=sourced.expected_s,
             tried_s=sourced.tried_s,
+            coordinate=coordinate,
         )
+
+    def _lap(self) -> None:
+        self._placed_at = perf_counter()
 
     def uncached_at_best(self, ask: Ask) -> int:
         """Prompt tokens that the pod with most of them would compute, as far as the prompt is known. As `match`."""
-        pods = self._pods.serving(ask.model, only=ask.only)
+        pods = self._pods.ready_for(ask.model, ask.only)  # also those that take no more now
         matched = match(ask.prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
         most = max((cached.any for cached in matched.cached.values()), default=0)
         return max(0, (ask.prompt.tokens or 0) - most)
-
-    def _source(self, ask: Ask, request: PlacementRequest, candidates: list[Candidate], chosen: Candidate) -> _Sourced:
-        if not self._p2p.enabled:
-            return _Sourced(None, "disabled")
-        if not ask.pulls:
-            return _Sourced(None, "endpoint")
-        if ask.is_batch:
-            # The engine would start one pull per sequence under one kv_request_id, which must be unique.
-            return _Sourced(None, "batch")
-        return _Sourced(*self._p2p.source.choose(request, candidates, chosen))
 
 
 def _of(candidate: Candidate, pods: Iterable[Pod]) -> Pod:

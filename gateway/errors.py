@@ -55,6 +55,12 @@ class ResponseNotFound(RequestError):
     status = 404
 
 
+class DecisionNotFound(RequestError):
+    """The live page keeps that decision no more, or never did."""
+
+    status = 404
+
+
 class UnsupportedEncoding(RequestError):
     """A body is packed in a way that this gateway cannot unpack."""
 
@@ -161,6 +167,14 @@ class PodTimeout(PodError):
     status = 504
     type = "timeout_error"
     retryable = False
+
+
+class PullLate(PodError):
+    """A request that pulls had no first byte in time. Nothing speaks against the pod, and it goes again."""
+
+    status = 504
+    blames = False
+    agreed = True
 
 
 class PodUnavailable(PodError):

@@ -13,10 +13,12 @@ import structlog
 
 from config.schema import Poll
 from gateway.errors import PodError
+from gateway.intake import tell_disagreements
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
 from gateway.poller import Metrics as PodMetrics
+from gateway.pulling import Pulling
 from index import Publisher, RadixIndex
 
 _log = structlog.get_logger("gateway.fleet")
@@ -46,28 +48,41 @@ class Fleet:
         metrics: Metrics,
         poll: Poll,
         follow: Follow,
-        probe: bool = False,
+        pulling: Pulling,
     ) -> None:
         self._pods = pods
         self._poller = poller
         self._index = index
         self._subscribe = subscribe
         self._follow = follow
+        self._pulling = pulling
+        self._pulls = pulling.pulls
         self._metrics = metrics
         self._group: asyncio.TaskGroup | None = None
         self._supervisors: dict[str, asyncio.Task[None]] = {}
-        self.reconfigure(poll, probe=probe)
+        self.reconfigure(poll)
 
-    def reconfigure(self, poll: Poll, *, probe: bool) -> None:
-        """Polls and pods that come up from now on."""
+    def reconfigure(self, poll: Poll) -> None:
+        """Polls from now on."""
         self._poll = poll
-        self._probes = probe
 
     async def run(self) -> None:
         """Supervise all pods until cancelled."""
         async with asyncio.TaskGroup() as self._group:
+            for beside in self._pulling.beside:
+                self._group.create_task(self._kept(beside), name=beside.__qualname__)
             self.supervise()
             await asyncio.get_running_loop().create_future()  # pods come and go meanwhile
+
+    async def _kept(self, beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A fault in it is nobody else's."""
+        while True:
+            try:
+                await beside()
+            except Exception as fault:  # noqa: BLE001 - as in `_supervise`
+                self._metrics.task_failures.labels("").inc()
+                _log.exception("task failed", task=beside.__qualname__, exc_info=fault)
+                await asyncio.sleep(_RESTART_AFTER_FAULT_S)
 
     def supervise(self) -> None:
         """Begin with every pod of the table that nobody supervises; before `run`, that is for `run` to do."""
@@ -112,9 +127,10 @@ class Fleet:
                 sources, started = await self._until_up(pod)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._follow(pod), name=f"tokens {pod.name}")
+                    group.create_task(self._identify(pod), name=f"identity {pod.name}")
                     for source in sources:
                         group.create_task(self._subscribe(pod, source), name=f"events {pod.name}/{source.rank}")
-                        if self._probes:
+                        if self._pulling.probes:
                             group.create_task(self._probe(pod, source.rank), name=f"probe {pod.name}/{source.rank}")
                     # In the body, not as a task: a group takes back only there the cancellation it makes itself.
                     await self._watch(pod, started)
@@ -156,6 +172,7 @@ class Fleet:
             for rank in pod.ranks:
                 self._index.add_publisher(Publisher(pod.name, rank), pod.base_model)
             self._resume(pod, sources)
+            self._pulls.came_up(pod)
             self._pods.changed(pod)
             _log.info("pod ready", pod=pod.name, models=list(models), event_streams=len(sources))
             if not sources:
@@ -200,6 +217,7 @@ class Fleet:
             pod.suspect = False
             pod.load, pod.load_at = metrics.load, self._pods.clock()
             self._note_progress(pod, metrics)
+            self._pulls.polled(pod, metrics.pulled)
             self._pods.changed(pod)
             for verdict in pod.audited(moves, metrics.counted, pod.load_at):
                 self._metrics.audits.labels(pod.name, verdict).inc()
@@ -210,7 +228,18 @@ class Fleet:
         if pod.stalled and not before:
             _log.warning("pod stalled: requests run on it, and nothing moves", pod=pod.name, requests=pod.requests)
         elif before and not pod.stalled:
+            self._pulls.goes_on(pod)
             _log.info("pod goes on", pod=pod.name)
+
+    async def _identify(self, pod: Pod) -> None:
+        """What it must have in common with its peers, as far as it says so."""
+        try:
+            facts = await self._poller.identity(pod.url, pod.models)
+        except PodError as error:
+            self._metrics.identities.labels(pod.name, error.code).inc()
+            return
+        self._metrics.identities.labels(pod.name, "ok").inc()
+        tell_disagreements(self._pods.agreement.identified(pod.name, pod.base_model, facts))
 
     async def _probe(self, pod: Pod, rank: int) -> None:
         """Have the pod compute a prompt that all pods are given, so that their events show whether they agree."""

@@ -19,8 +19,9 @@ from gateway.front.request import Request
 from gateway.front.unusual import ASKED
 from gateway.keys import Keys
 
-ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot")
-OPEN_PATHS = frozenset({"/health", "/ready"})
+ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot", "/ui/events", "/ui/decisions/{number}")
+PAGE_PATHS = ("/ui", "/ui/", "/ui/{file}", "/ui/vendor/{file}")  # it asks for the key itself; without one it is empty
+OPEN_PATHS = frozenset({"/health", "/ready", *PAGE_PATHS})
 _UNCOUNTED_PATHS = frozenset({"/v1/models", "/v1/models/{model}", *ADMIN_PATHS})
 _UNCOUNTED = nullcontext()
 

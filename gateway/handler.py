@@ -15,12 +15,11 @@ from gateway import bodies
 from gateway.admission import Admission
 from gateway.bodies import Body, Upload
 from gateway.credentials import Credentials
-from gateway.decision import Ask, Decider, Decision
-from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, RequestError
+from gateway.decision import Ask, Decision
+from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, PullLate, RequestError
 from gateway.front.request import Request
-from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
+from gateway.inject import kv_transfer_params, remote_kv_source, with_cache_salt, with_kv_transfer_params
 from gateway.leases import Lease
-from gateway.links import Links
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
 from gateway.placements import Placements
@@ -46,7 +45,7 @@ class Handler:
         *,
         pods: PodTable,
         tokenizer: Tokenizer,
-        decider: Decider,
+        placements: Placements,
         proxy: Proxy,
         credentials: Credentials,
         metrics: Metrics,
@@ -55,16 +54,15 @@ class Handler:
     ) -> None:
         self._pods = pods
         self.tokenizer = tokenizer
-        self._decider = decider
+        self._decider = placements.decider
         self._proxy = proxy
         self._credentials = credentials
         self._metrics = metrics
         self._limits = limits
         self._budget = RetryBudget(limits.retry_budget)
         self._responses = Responses(pods)
-        self._placements = Placements(decider, metrics)
-        self.links = Links(pods)
-        self.understanding = Understanding(pods, tokenizer, decider.columns.sessions)
+        self._placements = placements
+        self.understanding = Understanding(pods, tokenizer, placements.decider.columns.sessions)
         self.drain = admission.drain
         self._admission = admission
 
@@ -83,7 +81,7 @@ class Handler:
         self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
         learn = self._learner(request, endpoint, ask)
         if self._admission.on and ask.computes:
-            await self._admission.admit(request, ask)
+            await self._admission.admit(request, self._responses.narrowed(request, ask))
         if ask.response_id is not None:
             return await self._where_it_is(request, ask, body, record, learn)
         self._budget.began()
@@ -99,10 +97,14 @@ class Handler:
                 "This API key may not use all models of any pod.", code="model_not_allowed", refused="model"
             )
         tried: dict[str, PodError] = {}
+        stuck: dict[str, PodError] = {}  # the source of a pull that was late: asked where there is nobody else
         while True:
             try:
-                decision = self._decide(ask, tried, record)
+                decision = self._decide(ask, {**stuck, **tried} if stuck else tried, record)
             except NoPodReady:
+                if stuck:
+                    stuck.clear()
+                    continue
                 if tried:
                     raise next(reversed(tried.values())) from None
                 raise
@@ -110,6 +112,13 @@ class Handler:
             again = partial(self._again, ask, body, tried, asked)
             try:
                 return await self._attempt(request, decision, ask, body, record, again=again, learn=learn)
+            except PullLate as late:
+                record.late_source = record.source
+                ask = replace(ask, late=True)  # it may well be the same pod again
+                if record.source != asked:  # else another rank of it
+                    stuck[record.source] = late
+                told = {"pod": asked, "source": record.source, "error": late.message}
+                _log.warning("pull given up", request_id=ask.request_id, **told)
             except PodError as error:
                 tried[asked] = error
                 if not (error.agreed or (error.retryable and again())):
@@ -172,6 +181,8 @@ class Handler:
         first = None if learn is None else lambda piece: learn(pod, record.status, piece)
         expected = _expected(decision, ask, record)
         record.placed, record.predicted_ttft = time.monotonic(), decision.predicted_s if ask.timely else None
+        headers, explains = _headers(decision, ask), self._placements.explains
+        explanation = explains.told(request, decision, headers) if explains.allowed else b""
         with decision.leased(self._pods, expected, streams=ask.timely) as lease:
             attempt = Attempt(
                 *self._to_send(request, decision, ask, body, record),
@@ -179,9 +190,13 @@ class Handler:
                 first=first,
                 completes=ask.computes and record.endpoint != OTHER.label,
                 elsewhere=partial(self._elsewhere, lease, record, again),
+                explanation=explanation,
+                guard=None
+                if decision.source is None
+                else self._placements.pulls.guard(decision, ask, lease, self._waits_no_longer),
             )
             try:
-                await self._proxy.forward(request, attempt, _headers(decision, ask), lease, record)
+                await self._proxy.forward(request, attempt, headers, lease, record)
             except PodError as error:
                 if error.agreed or isinstance(error, NotHere):
                     raise
@@ -193,7 +208,7 @@ class Handler:
                 if not ask.computes:  # what it tells was told before, with the answer that computed it
                     record.reported_prompt = record.reported_completion = record.reported_cached = None
                     record.engine_error = ""
-                self.links.pulled(decision.source, chosen)
+                self._placements.ended(decision, record)
             if not (record.broken or record.engine_error):
                 lease.completed()
             if record.broken and not (isinstance(body, Upload) and body.fault is not None):
@@ -205,6 +220,13 @@ class Handler:
                 stream.audit.told()
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
+
+    def _waits_no_longer(self) -> bool:
+        """Whether a request whose pull is late may go again. A yes is paid for out of the budget."""
+        if self._budget.take(self._pods.clock()):
+            return True
+        self._metrics.watchdog_refused.labels("budget").inc()
+        return False
 
     def _elsewhere(self, lease: Lease, record: Record, again: _Again, error: PodError) -> bool:
         """What to do with an answer that is a failure: whether to ask another pod instead of passing it on."""
@@ -229,7 +251,9 @@ class Handler:
             pulled = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
         rank = decision.chosen.rank if len(pod.ranks) > 1 else None
         is_upload = isinstance(body, Upload)
-        headers = self._credentials.apply(to_pod(request, ask.request_id, rank, unpacked=not is_upload), pod.url)
+        # An engine may still be about to let go of the request that was taken back from it.
+        sent_id = f"{ask.request_id}-again" if ask.late else ask.request_id
+        headers = self._credentials.apply(to_pod(request, sent_id, rank, unpacked=not is_upload), pod.url)
         length = None
         if isinstance(body, Upload):
             length = body.length
@@ -238,12 +262,14 @@ class Handler:
             if ids is not None:
                 self._metrics.rendered_once.labels(pod.name).inc()
             record.rendered_once = ids is not None
-            body = _with_params(body, kv_transfer_params(pulled, ids))
+            body = _with_params(body, kv_transfer_params(pulled, ids), decision.salt)
         return pod.url, headers, body, length
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
         began = time.perf_counter()
         decision = self._decider.decide(ask, tried)
+        if self._placements.pulls.hanging:
+            decision = self._placements.around_what_hangs(decision, ask, tried)
         self._metrics.decision.observe(time.perf_counter() - began)
         self._placements.made(ask, decision)
         self._metrics.pulls.labels(decision.source_reason).inc()
@@ -254,10 +280,14 @@ class Handler:
         record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
         whole = ask.prompt.whole
         record.prompt_tokens = ask.prompt.tokens if whole else None
+        batch = ask.is_batch
         # Of a batch, engines report the cached tokens of one sequence only.
-        record.predicted_cached = decision.predicted_cached if whole and not ask.is_batch else None
+        record.predicted_cached = decision.predicted_cached if whole and not batch else None
+        record.streamed = ask.streams and not batch
         if record.source:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.pulled_tokens)
+        if (watcher := self._placements.watcher) is not None:
+            watcher.placed(ask, decision, record)
         return decision
 
     def _learner(self, request: Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
@@ -296,9 +326,11 @@ def _repeatable(body: Body) -> bool:
     return isinstance(body, bytes) or body.repeatable
 
 
-def _with_params(body: bytes, params: bytes | None) -> bytes:
+def _with_params(body: bytes, params: bytes | None, salt: str | None = None) -> bytes:
     mark = BYTE_ORDER_MARK if body.startswith(BYTE_ORDER_MARK) else b""
     try:
+        if salt is not None:
+            body = mark + with_cache_salt(body[len(mark) :], salt)
         return mark + with_kv_transfer_params(body[len(mark) :], params)
     except ValueError as error:
         raise RequestError(f"The body cannot be forwarded: {error}", code="invalid_body") from error

@@ -1,4 +1,4 @@
-r"""Set or remove `kv_transfer_params` in a request body without touching another byte of it.
+r"""Set or remove `kv_transfer_params` in a request body, or set its salt, without touching another byte of it.
 
 The body is not decoded and encoded again: a pod must see the duplicate keys, number formats, escapes and white space
 its client sent, and a long prompt should cost one copy. So the members of the top-level object are found in the bytes.
@@ -16,16 +16,25 @@ from typing import NamedTuple
 
 import msgspec
 
-_KEY = "kv_transfer_params"
-_KEY_BYTES = _KEY.encode()
-
 
 def _spellings(character: str) -> str:
     escaped = "".join(f"[{digit}{digit.upper()}]" for digit in f"{ord(character):04x}")
     return rf"(?:{character}|\\u{escaped})"
 
 
-_KEY_TOKEN = re.compile(f'"{"".join(map(_spellings, _KEY))}"'.encode())
+class _Key:
+    """A name, and what matches a string token exactly when it decodes to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name.encode()
+        self.token = re.compile(f'"{"".join(map(_spellings, name))}"'.encode())
+
+    def may_be_in(self, body: bytes) -> bool:
+        return (self.name in body or b"\\u00" in body) and self.token.search(body) is not None
+
+
+_PARAMS = _Key("kv_transfer_params")
+_SALT = _Key("cache_salt")
 
 _SPACE = rb"[ \t\n\r]*+"
 _OPENING = re.compile(rb"(%b\{)%b(\}?)" % (_SPACE, _SPACE))
@@ -52,13 +61,25 @@ def with_kv_transfer_params(body: bytes, params: bytes | None) -> bytes:
     it turns out not to be JSON, nests too deeply or has over 1000 members. O(bytes) in C, and one step in Python per
     top-level member where the key may occur.
     """
+    return _with(body, _PARAMS, params)
+
+
+def with_cache_salt(body: bytes, salt: str) -> bytes:
+    """Return `body` with this salt in the place of its own: its prompt shares no cached block with any other.
+
+    As `with_kv_transfer_params` otherwise.
+    """
+    return _with(body, _SALT, msgspec.json.encode(salt))
+
+
+def _with(body: bytes, key: _Key, value: bytes | None) -> bytes:
     opening = _OPENING.match(body)
     if opening is None:
         raise ValueError("the body is not a JSON object")
     head, is_empty, start = opening[1], bool(opening[2]), opening.end(1)
-    member = b"" if params is None else b'"%b":%b' % (_KEY_BYTES, params)
-    if _may_hold_key(body):
-        return _replaced(body, start, member)
+    member = b"" if value is None else b'"%b":%b' % (key.name, value)
+    if key.may_be_in(body):
+        return _replaced(body, start, key, member)
     if not member:
         return body
     return b"".join((head, member, b"" if is_empty else b",", memoryview(body)[start:]))
@@ -83,18 +104,14 @@ def kv_transfer_params(source: bytes | None, prompt_token_ids: bytes | None) -> 
     return b"{%b}" % b",".join(members) if members else None
 
 
-def _may_hold_key(body: bytes) -> bool:
-    return (_KEY_BYTES in body or b"\\u00" in body) and _KEY_TOKEN.search(body) is not None
-
-
-def _replaced(body: bytes, start: int, member: bytes) -> bytes:
+def _replaced(body: bytes, start: int, key: _Key, member: bytes) -> bytes:
     view = memoryview(body)
-    members = list(_members(body, start))
+    members = list(_members(body, start, key))
     kept = [view[each.start : each.end] for each in members if not each.is_ours]
     return b"".join((view[:start], b",".join([member, *kept] if member else kept), view[members[-1].end :]))
 
 
-def _members(body: bytes, start: int) -> Iterator[_Member]:
+def _members(body: bytes, start: int, key: _Key) -> Iterator[_Member]:
     # A value's end is found by decoding it: its shape is the client's, and a loop over its tokens in Python would let
     # a few MB of brackets hold up everyone for seconds. Latin-1 keeps offsets in the text equal to those in the body.
     text = body.decode("latin-1")
@@ -103,7 +120,7 @@ def _members(body: bytes, start: int) -> Iterator[_Member]:
         separator = name and _SEPARATOR.match(body, _value_end(text, name.end()))
         if not name or not separator:
             raise ValueError("the body is not valid JSON")
-        yield _Member(start, separator.start(1), _KEY_TOKEN.fullmatch(name[1]) is not None)
+        yield _Member(start, separator.start(1), key.token.fullmatch(name[1]) is not None)
         if separator[1] == b"}":
             return
         start = separator.end()

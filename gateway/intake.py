@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 import msgspec
 import structlog
 
-from gateway.agreement import Agreement, Matter
+from gateway.agreement import Agreement, Disagreement, Matter
 from gateway.labelled import Count, Counter
 from gateway.metrics import Metrics
 from gateway.pods import EventStream, Pod
@@ -27,6 +28,18 @@ _FIXES: dict[Matter, str] = {
     "block-size": "give both the same --block-size",
     "hash": "give both the same PYTHONHASHSEED, --prefix-caching-hash-algo and adapter paths",
 }
+
+
+def tell_disagreements(found: Iterable[Disagreement]) -> None:
+    """Once for each pair of pods and matter."""
+    for each in found:
+        _log.warning(
+            "pods cannot pull from each other, and are not named to each other",
+            pod=each.pod,
+            peer=each.peer,
+            differ_in=each.matter,
+            fix=_FIXES.get(each.matter, f"start both with the same {each.matter}"),
+        )
 
 
 class Turns:
@@ -98,14 +111,7 @@ class Intake:
         self._metrics.replays.labels(self._pod.name, result).inc()
 
     def _compare(self, event: BlockStored) -> None:
-        for found in self._agreement.observe(self._publisher, self._pod.base_model, event):
-            _log.warning(
-                "pods cannot pull from each other: every pull between them will be a miss",
-                pod=found.pod,
-                peer=found.peer,
-                differ_in=found.matter,
-                fix=_FIXES[found.matter],
-            )
+        tell_disagreements(self._agreement.observe(self._publisher, self._pod.base_model, event))
 
     def _report_once(self, reason: str, detail: str) -> None:
         if reason not in self._reported:

@@ -6,8 +6,10 @@ import random
 import time
 
 from gateway.access_log import AccessLog, Line
+from gateway.exposition import trace_of
 from gateway.front.request import Request
 from gateway.metrics import Metrics, Record
+from gateway.web.observer import Watcher
 
 CLIENT_LEFT_STATUS = 499  # nginx's, known to every dashboard
 _MAX_REQUEST_ID_LENGTH = 128
@@ -20,11 +22,14 @@ class Journal:
     def __init__(self, metrics: Metrics, access_log: AccessLog) -> None:
         self._metrics = metrics
         self._access_log = access_log
+        self.watcher: Watcher | None = None
 
     def begins(self, request: Request) -> Record:
         """Give a request its id and its record."""
         request.id = _request_id(request.given_id)
         record = request.record = Record(started=time.monotonic(), endpoint=request.endpoint.label)
+        if traceparent := request.traceparent:
+            record.trace = trace_of(traceparent)
         return record
 
     def ended(self, request: Request, record: Record) -> None:
@@ -33,6 +38,8 @@ class Journal:
         if request.key is not None:
             record.key = request.key.id
         self._metrics.completed(record, now)
+        if self.watcher is not None:
+            self.watcher.ended(record, now)
         if self._access_log.wants(failed=record.status >= _FAILED or bool(record.broken)):
             self._access_log.write(self._line(request, record, now))
 
@@ -47,6 +54,7 @@ class Journal:
             pod=record.pod,
             source=record.source or None,
             source_reason=record.source_reason,
+            late_source=record.late_source or None,
             attempts=record.attempts,
             tokens_from=record.tokens_from,
             tokens_reason=record.tokens_reason or None,

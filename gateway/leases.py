@@ -25,12 +25,17 @@ class InFlight:
     or pulled, with which the cost of their attention grows; `pulls`, how many of them pull `pulled_tokens` from peers;
     `serving`, how many on other ranks pull `serving_tokens` from this one. `busy_since` is when `unanswered` last rose
     from 0, and `answered_at` when the last first byte came; 0.0: never.
+
+    Of those whose first byte tells when their prompt was computed, and that do not pull, `in_line` have not answered;
+    `passed` counts those that were in line and are not any more.
     """
 
     __slots__ = (
         "answered_at",
         "busy_since",
         "context",
+        "in_line",
+        "passed",
         "pulled_tokens",
         "pulls",
         "requests",
@@ -45,6 +50,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.requests = self.unanswered = 0
+        self.in_line = self.passed = 0
         self.tokens = self.square = self.context = 0
         self.pulls = self.pulled_tokens = 0
         self.serving = self.serving_tokens = 0
@@ -105,6 +111,7 @@ class Lease:
         "_expected",
         "_pod",
         "_pull",
+        "_pulled",
         "_sent",
         "_since_poll",
         "_square",
@@ -142,6 +149,7 @@ class Lease:
         self._expectation = table.expected.placed(pod.publishers[rank], prompts) if prompts else None
         self._counts = pod.in_flight[rank]
         self._tokens, self._square, self._pull = tokens, square, pull
+        self._pulled = False
         self._take(now)
 
     def first_byte(self, *, computed: bool = True) -> None:
@@ -189,6 +197,16 @@ class Lease:
             if self._since_poll is not None:
                 self._since_poll.ended()
 
+    def pull_is_over(self) -> None:
+        """Nothing is pulled for it any more, whether it has answered or not. Idempotent."""
+        counts, pull = self._counts, self._pull
+        if pull is not None and not self._pulled:
+            self._pulled = True
+            counts.pulls -= 1
+            counts.pulled_tokens -= pull.tokens
+            pull.source.serving -= 1
+            pull.source.serving_tokens -= pull.tokens
+
     def _take(self, now: float) -> None:
         self._unanswered = True
         counts, pull = self._counts, self._pull
@@ -206,6 +224,8 @@ class Lease:
             counts.pulled_tokens += pull.tokens
             pull.source.serving += 1
             pull.source.serving_tokens += pull.tokens
+        elif self._timed is not None:
+            counts.in_line += 1
 
     def _release(self, *, computed: bool) -> None:
         """The prompt is computed, or will not be."""
@@ -217,10 +237,10 @@ class Lease:
         counts.tokens -= self._tokens
         counts.square -= self._square
         if pull is not None:
-            counts.pulls -= 1
-            counts.pulled_tokens -= pull.tokens
-            pull.source.serving -= 1
-            pull.source.serving_tokens -= pull.tokens
+            self.pull_is_over()
+        elif self._timed is not None:
+            counts.in_line -= 1
+            counts.passed += 1
         if self._since_poll is not None:
             self._since_poll.answered()
         if computed:

@@ -5,7 +5,7 @@ Pulls over a slow link are expected to take longer and so become fewer; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import structlog
 
@@ -18,14 +18,18 @@ _Rank = tuple[str, int]
 
 
 class Links:
-    """Looks at a pair of ranks when it has pulled. `len` is how many are slow."""
+    """Looks at a pair of ranks when it has pulled. `len` is how many are slow, of those that have met."""
 
     def __init__(self, pods: PodTable) -> None:
         self._pods = pods
         self._slow: set[tuple[_Rank, _Rank]] = set()
 
     def __len__(self) -> int:
-        return len(self._slow)
+        return sum(self._pods.costs.met(*pair) for pair in self._slow)
+
+    def slow(self) -> Iterator[tuple[_Rank, _Rank]]:
+        """Those pairs, source first."""
+        return (pair for pair in self._slow if self._pods.costs.met(*pair))
 
     def pulled(self, source: Candidate | None, consumer: Candidate) -> None:
         """A request has ended; where it pulled, the costs have heard of it. O(1)."""

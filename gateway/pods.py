@@ -18,6 +18,7 @@ from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
 from gateway.leases import NOTHING_PREDICTED, InFlight, Lease, Predicted, Pull
+from gateway.pairs import Pairs
 from gateway.progress import Progress, Work
 from index import Audit, Cached, Counted, Expected, Publisher, Trust, Turnover
 from index import Sequence as SequenceNumbers
@@ -45,12 +46,13 @@ class Adapters(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One rank's load as its pod's /metrics said; None: not said."""
+    """One rank's load as its pod's /metrics said; None: not said. Of those waiting, `deferred` wait for KV blocks."""
 
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
     adapters: Adapters | None = None
+    deferred: int | None = None
 
 
 _UNKNOWN_LOAD = Load()
@@ -241,7 +243,8 @@ class PodTable:
         max_requests: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.agreement = Agreement()
+        self.agreement = Agreement(self._differ)
+        self.pairs = Pairs()
         self.costs = Costs()
         self.expected = Expected()
         self.clock = clock
@@ -297,7 +300,7 @@ class PodTable:
         A pod with as many requests as it may have serves no more. `model` None: any; `only`: no others than these.
         """
         now = self.clock()
-        ready = self._ready(model, only)
+        ready = self.ready_for(model, only)
         if excluded:
             ready = [pod for pod in ready if pod.name not in excluded]
         if self._max_requests is not None:
@@ -307,10 +310,11 @@ class PodTable:
 
     def overloaded(self, model: str | None, only: frozenset[str] | None = None) -> bool:
         """Whether ready pods serve a model, and all have as many requests as they may."""
-        ready = self._ready(model, only)
+        ready = self.ready_for(model, only)
         return self._max_requests is not None and bool(ready) and all(p.requests >= self._max_requests for p in ready)
 
-    def _ready(self, model: str | None, only: frozenset[str] | None) -> list[Pod]:
+    def ready_for(self, model: str | None, only: frozenset[str] | None = None) -> list[Pod]:
+        """Ready pods for a model, whatever else is known of them. `model` and `only` as in `serving`."""
         pods = self._pods.values()
         ready = [pod for pod in pods if pod.state == "ready" and (model is None or model in pod.models)]
         return ready if only is None else [pod for pod in ready if pod.name in only]
@@ -356,11 +360,19 @@ class PodTable:
         self.agreement.forget(name)
         self.expected.forget(name)
         if name in self._pods:
+            self.pairs.parted(self._pods[name].url)
             self.costs.parted(self._pods[name].url)
 
     def prune(self) -> None:
         """Costs of pods that are not in the table are not worth keeping. O(pairs)."""
-        self.costs.keep(pod.url for pod in self)
+        urls = [pod.url for pod in self]
+        self.costs.keep(urls)
+        self.pairs.keep(urls)
+
+    def _differ(self) -> None:
+        """Other pods than before can never pull from each other."""
+        found = [(self._pods.get(each.pod), self._pods.get(each.peer)) for each in self.agreement.found]
+        self.pairs.differ((pod.url, peer.url) for pod, peer in found if pod is not None and peer is not None)
 
 
 def _told_nobody(_: Pod) -> None:

@@ -30,12 +30,20 @@ _COUNTERS = (
     ("gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total", ""),
 )
 _GAUGES = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc")
+# Of these families one series is of interest, which may be missing while it would be 0: of those that wait, who waits
+# for KV blocks; of what came from peers, tokens, and bytes where the pod does not count these.
+_LABELLED = {
+    b"num_requests_waiting_by_reason": (re.compile(rb'\breason="deferred"'), "deferred"),
+    b"prompt_tokens_cached_by_source_total": (re.compile(rb'\bsource="p2p"'), "pulled_tokens"),
+    b"kv_offload_tiering_read_bytes_total": (re.compile(rb'\btier="\d+:[^"]*(?i:p2p)[^"]*"'), "pulled_bytes"),
+}
 _ADAPTERS = b"lora_requests_info"  # its labels say it, a series for each state there was; its value is when that was
 _READ = [*_GAUGES, "generation_tokens_total", *filter(None, chain(*_COUNTERS))]
 _SAMPLE = re.compile(
-    rb"^vllm:(%b|%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), _ADAPTERS, _NUMBER),
+    rb"^vllm:(%b|%b)(?:\{([^}\n]*)\})? %b" % ("|".join(_READ).encode(), b"|".join((*_LABELLED, _ADAPTERS)), _NUMBER),
     re.MULTILINE,
 )
+_RELEASE = re.compile(r"\d+\.\d+")
 _ENGINE = re.compile(rb'engine="(\d{1,9})"')
 _SLOTS = re.compile(rb'\bmax_lora="(\d{1,9})"')
 _RUNNING, _WAITING = (re.compile(rb'\b%b_lora_adapters="([^"]*)"' % kind) for kind in (b"running", b"waiting"))
@@ -52,6 +60,8 @@ class Metrics(NamedTuple):
     started: float | None
     counted: dict[int, Counted]
     work: dict[int, Work]
+    pulled: dict[int, float]
+    """What came from peers so far, in tokens or in bytes."""
 
 
 class EventSource(NamedTuple):
@@ -61,6 +71,10 @@ class EventSource(NamedTuple):
     events: str
     replay: str | None
     topic: str = ""
+
+
+class _Version(Struct):
+    version: str = ""
 
 
 class _ModelCard(Struct):
@@ -110,6 +124,29 @@ class Poller:
             for card, json in zip(cards, raw, strict=True)
         }
 
+    async def identity(self, url: str, models: Mapping[str, Model]) -> dict[str, object]:
+        """What a pod says of itself that its peers must have in common with it to pull from it.
+
+        That is all of `/kv/identity`, where it is there, each fact under its own name. Else nothing but what the pod
+        was started with as its model, and the version, without what changes from one release of it to the next.
+        """
+        facts: dict[str, object] = {}
+        root = next((model.root for model in models.values() if not model.adapter), "")
+        if root:
+            facts["model path"] = root
+        try:
+            version = decoded(await self._get(url, "/version"), _Version, url).version
+            if found := _RELEASE.match(version):
+                facts["version"] = found[0]
+        except PodRejected:
+            pass  # it is none of vLLM's
+        try:
+            told: dict[str, object] = decoded(await self._get(url, "/kv/identity"), dict[str, object], url)
+            facts |= {name: value for name, value in told.items() if value is not None}
+        except PodRejected:
+            pass  # no pod has it without help
+        return facts
+
     async def event_sources(self, spec: PodConfig) -> list[EventSource]:
         """Where the pod's events are: as configured, or as the pod says. Empty: it publishes none, or cannot tell."""
         host = spec.name.rpartition(":")[0]
@@ -148,7 +185,12 @@ def parse_metrics(page: bytes) -> Metrics:
             told = max(told, (float(value), labels))
             continue
         engine = _ENGINE.search(labels)
-        values.setdefault(int(engine[1]) if engine else 0, {})[name.decode()] = float(value)
+        of_rank = values.setdefault(int(engine[1]) if engine else 0, {})
+        if name in _LABELLED:
+            series, meant = _LABELLED[name]
+            of_rank[meant] = of_rank.get(meant, 0.0) + (float(value) if series.search(labels) else 0.0)
+            continue
+        of_rank[name.decode()] = float(value)
     adapters = _adapters(told[1])
     started = _STARTED.search(page)
     return Metrics(
@@ -156,6 +198,11 @@ def parse_metrics(page: bytes) -> Metrics:
         float(started[1]) if started else None,
         {rank: counted for rank, found in values.items() if (counted := _counted(found))},
         {rank: work for rank, found in values.items() if (work := _work(found)) != Work()},
+        {
+            rank: found.get("pulled_tokens", found.get("pulled_bytes", 0.0))
+            for rank, found in values.items()
+            if "pulled_tokens" in found or "pulled_bytes" in found
+        },
     )
 
 
@@ -172,11 +219,13 @@ def _names(label: re.Pattern[bytes], labels: bytes) -> frozenset[str]:
 
 def _load(found: Mapping[str, float], adapters: Adapters | None) -> Load:
     waiting, running = found.get("num_requests_waiting"), found.get("num_requests_running")
+    deferred = found.get("deferred")
     return Load(
         None if waiting is None else int(waiting),
         None if running is None else int(running),
         found.get("kv_cache_usage_perc"),
         adapters,
+        None if deferred is None else int(deferred),
     )
 
 

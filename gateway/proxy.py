@@ -20,10 +20,12 @@ from gateway import engine_errors, openai
 from gateway.answers import error_event
 from gateway.deadline import Deadline, Deadlines
 from gateway.drain import Drain
-from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable
+from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable, PullLate
+from gateway.explain_header import takes_comments
 from gateway.front.request import ClientLeftError, Relay, Request
 from gateway.leases import Lease
 from gateway.metrics import Record
+from gateway.pulls import Guard
 from gateway.upstream import as_pod_error
 from gateway.wire import Answer, Origin, Pool, WireError
 
@@ -39,6 +41,8 @@ class Attempt(Struct, frozen=True):
     status `not_here` is none for the client: `NotHere`. `first` sees the first piece of any other. `completes`: a 200
     has to have a body, in which engines' errors are looked for. `elsewhere` is asked about an answer that is a failure
     of the pod, and settles it with the books: whether another pod will be asked instead of passing it on.
+    `explanation`: a comment in front of the events of an answer that has some. `guard` may give it up before its first
+    byte: `PullLate`.
     """
 
     url: str
@@ -49,6 +53,8 @@ class Attempt(Struct, frozen=True):
     first: Callable[[bytes], None] | None = None
     completes: bool = False
     elsewhere: Callable[[PodError], bool] = lambda _: False
+    guard: Guard | None = None
+    explanation: bytes = b""
 
 
 class Proxy:
@@ -84,7 +90,7 @@ class Proxy:
         where = attempt.url + request.target
         try:
             async with (
-                self._deadlines.within(self._limits.first_byte_timeout) as deadline,
+                self._deadlines.within(self._limits.first_byte_timeout, attempt.guard) as deadline,
                 await self._send(request, attempt) as answer,
             ):
                 if answer.status == attempt.not_here:
@@ -95,10 +101,14 @@ class Proxy:
                 record.status = answer.status
                 if attempt.first is not None:
                     attempt.first(chunk)
+                if attempt.explanation and takes_comments(answer):
+                    chunk = attempt.explanation + chunk
+                if attempt.guard is not None:
+                    deadline.unguarded()
                 begun = True
                 await self._stream(request, answer, chunk, answer_headers, deadline, record)
         except (TimeoutError, WireError) as cause:
-            error = as_pod_error(cause, where)
+            error = _failure(cause, where, attempt)
             if not begun:
                 raise error from cause
             record.broken = error.code
@@ -164,6 +174,12 @@ class Proxy:
             usage = openai.usage([end])
             record.reported_prompt, record.reported_completion = usage.prompt, usage.completion
             record.reported_cached = usage.cached
+
+
+def _failure(cause: Exception, where: str, attempt: Attempt) -> PodError:
+    if attempt.guard is not None and attempt.guard.fired:
+        return PullLate(f"{where}: the pull is late", code="pull_late")
+    return as_pod_error(cause, where)
 
 
 async def _judged(answer: Answer, chunk: bytes) -> tuple[bytes, engine_errors.Reason | None]:

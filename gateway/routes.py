@@ -11,7 +11,6 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler as Next
 from aiohttp.typedefs import Middleware
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from config.schema import Limits
 from gateway import snapshot
@@ -20,6 +19,7 @@ from gateway.bodies import read_body
 from gateway.decision import Decider
 from gateway.errors import GatewayError, ModelNotFound, RequestError
 from gateway.explained import explanation
+from gateway.exposition import OPENMETRICS, TEXT, in_turns, openmetrics_wanted
 from gateway.front.request import ClientLeftError, Request, reset
 from gateway.front.unusual import ASKED, Unusual
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
@@ -27,9 +27,10 @@ from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, Journal
 from gateway.metrics import Metrics
 from gateway.pods import PodTable
-from gateway.shown import link_rows, model_card, pod_row
+from gateway.shown import breaker_rows, link_rows, model_card, pod_row
 from gateway.surface import ENDPOINTS, OTHER
 from gateway.understand import asked_about
+from gateway.web.routes import LivePage
 from index import RadixIndex
 
 _log = structlog.get_logger("gateway.routes")
@@ -62,25 +63,26 @@ class Routes:
         self._metrics = metrics
         self._limits = limits
         self._journal = journal
+        self._scraping = asyncio.Lock()
 
     def reconfigure(self, limits: Limits) -> None:
         """Requests from now on have these."""
         self._limits = limits
 
-    def application(self, *, admin: bool) -> web.Application:
-        """An aiohttp application with the routes for clients, and those for operators too if `admin`."""
+    def application(self, page: LivePage | None) -> web.Application:
+        """An aiohttp application with the routes for clients, and with a `page` those for operators, too."""
         app = self._application([self._gate.middleware])
         for path, own in (("/v1/models", self.models), ("/v1/models/{model:.+}", self.model)):
             app.add_routes([web.get(path, own), web.route(hdrs.METH_ANY, path, self.serve)])
         served = (endpoint.path for endpoint in (*ENDPOINTS, OTHER) if endpoint.placed != "here")
         app.add_routes(web.route(hdrs.METH_ANY, path, self.serve) for path in served)
-        app.add_routes(self._for_operators() if admin else ())
+        app.add_routes(() if page is None else self._for_operators(page))
         return app
 
-    def admin_application(self) -> web.Application:
+    def admin_application(self, page: LivePage) -> web.Application:
         """One with the routes for operators only. It asks for no key: who reaches its listener is one."""
         app = self._application([])
-        app.add_routes(self._for_operators())
+        app.add_routes(self._for_operators(page))
         return app
 
     def _application(self, middlewares: list[Middleware]) -> web.Application:
@@ -95,14 +97,16 @@ class Routes:
             answer.force_close()
             answer.headers[hdrs.CONNECTION] = "close"
 
-    def _for_operators(self) -> list[web.RouteDef]:
+    def _for_operators(self, page: LivePage) -> list[web.RouteDef]:
         served = {
             "/metrics": web.get("/metrics", self.metrics),
             "/pods": web.get("/pods", self.pods),
             "/explain": web.post("/explain", self.explain),
             snapshot.PATH: web.get(snapshot.PATH, self.snapshot),
+            "/ui/events": web.get("/ui/events", page.events, allow_head=False),
+            "/ui/decisions/{number}": web.get("/ui/decisions/{number}", page.decision),
         }
-        return [served[path] for path in ADMIN_PATHS]
+        return [*(served[path] for path in ADMIN_PATHS), *page.routes()]
 
     @web.middleware
     async def _border(self, request: web.Request, handler: Next) -> web.StreamResponse:
@@ -139,7 +143,9 @@ class Routes:
 
     def _told(self, request: Request, error: Exception) -> web.Response:
         """What a client is told of an error. Of a fault the traceback goes to the log."""
+        reason = ""
         if isinstance(error, GatewayError):
+            reason = error.code
             if error.refused is not None:
                 self._metrics.refused.labels(error.refused).inc()
             answer = error_answer(error, status=error.status, errors=request.errors)
@@ -147,15 +153,17 @@ class Routes:
             answer = _not_allowed(request, error.allowed_methods)
         elif isinstance(error, web.HTTPException):
             told = RequestError(f"{request.method} {request.path}: {error.reason}", code="invalid_request")
+            reason = told.code
             answer = error_answer(told, status=error.status, errors=request.errors)
         elif isinstance(error, ConnectionError | ClientLeftError):
             answer = web.Response(status=CLIENT_LEFT_STATUS)  # nobody reads it; raised, it would be logged as a fault
         else:
             _log.error("unexpected error", request_id=request.id, path=request.path, exc_info=error)
             fault = GatewayError("The gateway failed unexpectedly.", code="internal_error")
+            reason = fault.code
             answer = error_answer(fault, status=fault.status, errors=request.errors)
         answer.headers["x-request-id"] = request.id
-        request.record.status = answer.status
+        request.record.status, request.record.reason = answer.status, reason
         return answer
 
     async def _plain(self, request: Request) -> None:
@@ -205,10 +213,13 @@ class Routes:
         told = {"ready": ready, "draining": leaving, "pods": pods, "tokens": self._handler.tokenizer.summary()}
         return _json(told, status=200 if ready else 503)
 
-    async def metrics(self, _: web.Request) -> web.Response:
-        """Prometheus exposition."""
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus exposition, or OpenMetrics. One page at a time, and requests have their turns meanwhile."""
+        openmetrics = openmetrics_wanted(request.headers.get(hdrs.ACCEPT, ""))
+        async with self._scraping:
+            page = await in_turns(self._metrics.registry.page(openmetrics=openmetrics))
         return web.Response(
-            body=generate_latest(self._metrics.registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST}
+            body="".join(page).encode(), headers={hdrs.CONTENT_TYPE: OPENMETRICS if openmetrics else TEXT}
         )
 
     async def pods(self, _: web.Request) -> web.Response:
@@ -218,7 +229,8 @@ class Routes:
             for pod in self._pods
         ]
         models = list(self._handler.tokenizer.shown())
-        return _json({"pods": rows, "links": link_rows(self._pods), "models": models})
+        told = {"pods": rows, "links": link_rows(self._pods), "breakers": breaker_rows(self._pods), "models": models}
+        return _json(told)
 
     async def explain(self, request: web.Request) -> web.Response:
         """The decision that a body would get now, at `?path=` or as a completion. Nothing is forwarded."""

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 
 from config.schema import Admin, Config, Limits, Listen, join_address
-from gateway import logs, snapshot
+from gateway import lag, logs, snapshot
 from gateway.app import Gateway, gateway
 from gateway.front.connection import Service
 from gateway.front.site import Site
@@ -44,6 +44,7 @@ class Running:
     fleet_task: asyncio.Task[None]
     watch_task: asyncio.Task[None]
     costs_task: asyncio.Task[None]
+    lag_task: asyncio.Task[None]
     sites: list[Site]
     config: Config
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,7 +109,7 @@ async def serve(config: Config, *, restore: str | None = None, file: ConfigFile 
         _log.info("serving", url=server.url, **told, pods=len(config.pods))
         stopped = asyncio.create_task(stop.wait())
         reloads = asyncio.create_task(_reload(server, file, changed))
-        beside = (server.fleet_task, server.watch_task, server.costs_task)
+        beside = (server.fleet_task, server.watch_task, server.costs_task, server.lag_task)
         await asyncio.wait([stopped, reloads, *beside], return_when=asyncio.FIRST_COMPLETED)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.hurry.set)
@@ -128,15 +129,19 @@ async def _reload(server: Running, file: ConfigFile | None, changed: asyncio.Eve
         await changed.wait()
         changed.clear()
         server.gateway.access_log.reopen()
+        server.gateway.decision_log.reopen()
         if await reloader.reload() in ("ok", "restart_needed"):
             logs.configure(server.config.log)
 
 
-def _beside(parts: Gateway) -> tuple[asyncio.Task[None], asyncio.Task[None], asyncio.Task[None]]:
+def _beside(
+    parts: Gateway,
+) -> tuple[asyncio.Task[None], asyncio.Task[None], asyncio.Task[None], asyncio.Task[None]]:
     return (
         asyncio.create_task(parts.fleet.run(), name="fleet"),
         asyncio.create_task(parts.watch.run(), name="watch"),
         asyncio.create_task(parts.costs_file.run(), name="costs"),
+        asyncio.create_task(lag.watch(parts.metrics.loop_lag), name="lag"),
     )
 
 
@@ -153,6 +158,7 @@ async def _drain(server: Running, site: Site) -> None:
     await _unless(server.hurry, limits.drain_delay)
     drain.refusing = True
     server.gateway.admission.refuse()
+    server.gateway.live_view.close()
     if not (left := await _left(site, limits.drain_timeout, server.hurry)):
         return
     _log.warning("not drained: what is under way is cut off", connections=left)

@@ -64,6 +64,7 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
                 "certain": bool(stream and stream.certain),
                 "accuracy": stream and stream.trust.accuracy,
                 "credit": round(stream.trust.credit(now), 4) if stream else 1.0,
+                "p2p_port_closed": pods.pairs.is_deaf((pod.url, rank)),
                 "costs": _costs(pods.costs, (pod.url, rank), pods.clock()),
             }
         )
@@ -103,6 +104,22 @@ def link_rows(pods: PodTable) -> list[dict[str, Any]]:
         }
         for price in pods.costs.pairs(pods.clock())
         for (source, source_rank), (consumer, consumer_rank) in [(price.source, price.consumer)]
+    ]
+
+
+def breaker_rows(pods: PodTable) -> list[dict[str, Any]]:
+    """Who is not named as a source at present, and why; a consumer of null: to nobody. O(open breakers)."""
+    return [
+        {
+            "source": each.source[0],
+            "source_rank": each.source[1],
+            "consumer": each.consumer and each.consumer[0],
+            "consumer_rank": each.consumer and each.consumer[1],
+            "reason": each.why,
+            "failures": each.failures,
+            "trial_in_s": each.due_s if each.due_s is None else round(each.due_s, 3),
+        }
+        for each in pods.pairs.broken(pods.clock())
     ]
 
 

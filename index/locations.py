@@ -94,6 +94,11 @@ class Locations:
     def __len__(self) -> int:
         return self._used + len(self._overflow)
 
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the packed table, without what overflowed from it. O(1)."""
+        return len(self._bytes) + len(self._mark_bytes) + len(self._run_bytes)
+
     def __iter__(self) -> Iterator[int]:
         """Every hash. O(table)."""
         yield from self._hashes[self._hashes != 0].view(np.uint64).tolist()

@@ -52,6 +52,8 @@ class IndexStats(msgspec.Struct, frozen=True, kw_only=True):
     placeholders: int
     evicted: int = 0
     """Residencies given up so far to stay within the bound."""
+    table_bytes: int = 0
+    """Memory of the tables from hash to run, the larger part of all."""
 
 
 class RadixIndex:
@@ -200,6 +202,7 @@ class RadixIndex:
             orphans=sum(holdings.orphans.blocks for holdings in every),
             placeholders=sum(len(holdings.placeholders) for holdings in every),
             evicted=self._evicted,
+            table_bytes=sum(holdings.located.table_bytes for holdings in every),
         )
 
     def check_invariants(self) -> None:

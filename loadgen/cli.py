@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from loadgen import compare_command, demo, pod_command, run_command
 from loadgen.sim import command as sim_command
+from loadgen.sim import replay_command
 
 
 class _SubParsers(Protocol):
@@ -32,4 +33,5 @@ _COMMANDS: Final[list[Callable[[_SubParsers], None]]] = [
     run_command.register,
     compare_command.register,
     sim_command.register,
+    replay_command.register,
 ]

@@ -39,6 +39,7 @@ class PodCollector:
         yield self._counter(
             "vllm:prompt_tokens_cached_by_source", ["source"], {(source,): f"cached {source}" for source in _SOURCES}
         )
+        yield self._read_from_peers()
         yield self._counter(
             "vllm:request_success", ["finished_reason"], {(reason,): f"finished {reason}" for reason in _FINISHED}
         )
@@ -71,6 +72,15 @@ class PodCollector:
         for rank, engine in enumerate(self._engines):
             info.add_metric([str(engine.profile.block_size), str(engine.profile.gpu_blocks), "True", str(rank)], 1.0)
         return info
+
+    def _read_from_peers(self) -> Metric:
+        """As vLLM's: a tier that nothing was read from has no series yet."""
+        name = "vllm:kv_offload_tiering_read_bytes"
+        read = CounterMetricFamily(name, "Bytes read from a tier.", labels=["engine", "model_name", "tier"])
+        for rank, engine in enumerate(self._engines):
+            if tokens := engine.scheduler.counts["cached p2p"]:
+                read.add_metric([str(rank), self._model, "1:p2p"], tokens * engine.profile.kv_bytes_per_token)
+        return read
 
     def _counter(self, name: str, labels: list[str], keys: dict[tuple[str, ...], str]) -> Metric:
         counter = CounterMetricFamily(name, name.partition(":")[2], labels=["engine", "model_name", *labels])

@@ -51,11 +51,15 @@ _STEERING = (OURS, b"x-data-parallel-", b"x-kv-", b"x-prefiller-", b"x-p2p-")
 
 
 class Head(NamedTuple):
-    """Header lines but for the length, those of them that a pod gets, and the client's `x-request-id` or nothing."""
+    """Header lines but for the length, those of them that a pod gets, the client's `x-request-id` and `traceparent`.
+
+    Of these two, where there are none, nothing.
+    """
 
     headers: list[tuple[bytes, bytes]]
     passed_on: list[tuple[bytes, bytes]]
     given_id: str
+    traceparent: bytes
 
 
 def cut(block: bytes) -> tuple[bytes, int | None]:
@@ -83,7 +87,8 @@ def plain(rest: bytes) -> Head | None:
     if not _HOST.fullmatch(values[b"host"]):
         return None
     given_id = values.get(b"x-request-id", b"").decode("utf-8", "surrogateescape")
-    return Head(headers, passed_on(zip(names, headers, strict=True)), given_id)
+    traceparent = values.get(b"traceparent", b"")
+    return Head(headers, passed_on(zip(names, headers, strict=True)), given_id, traceparent)
 
 
 def passed_on(

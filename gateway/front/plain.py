@@ -101,6 +101,10 @@ class Plain(Request):
         return self._head.given_id
 
     @property
+    def traceparent(self) -> bytes:
+        return self._head.traceparent
+
+    @property
     def response_id(self) -> str | None:
         return None
 

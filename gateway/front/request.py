@@ -117,6 +117,11 @@ class Request(ABC):
 
     @property
     @abstractmethod
+    def traceparent(self) -> bytes:
+        """The client's, as it came; empty where there is none."""
+
+    @property
+    @abstractmethod
     def response_id(self) -> str | None:
         """That of the path."""
 

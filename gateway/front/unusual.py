@@ -57,6 +57,10 @@ class Unusual(Request):
         return self._request.headers.get("x-request-id", "")
 
     @property
+    def traceparent(self) -> bytes:
+        return self._request.headers.get("traceparent", "").encode("utf-8", "surrogateescape")
+
+    @property
     def response_id(self) -> str | None:
         return self._request.match_info.get("id")
 

@@ -211,6 +211,16 @@ def test_a_key_that_is_no_text_is_refused_with_the_path_of_its_mapping() -> None
     assert refusal({"pods": [{"url": URL}], True: 1}) == "f.yaml: $: a key: Expected `str`"  # type: ignore[dict-item]
 
 
+def test_bounds_of_pulls_have_to_be_in_order() -> None:
+    assert refused_beside_a_pod(p2p={"deadline_floor": 5.0}) == "f.yaml: $.p2p: deadline_floor is over deadline_cap"
+    assert refused_beside_a_pod(p2p={"breaker": {"cooldown": 301.0}}) == (
+        "f.yaml: $.p2p: breaker: cooldown is over max_cooldown"
+    )
+    assert refused_beside_a_pod(p2p={"first_byte_deadline": 0}).startswith("f.yaml: $.p2p.first_byte_deadline: ")
+    p2p = decode({"pods": [{"url": URL}], "p2p": {"first_byte_deadline": None}}, source="").p2p
+    assert p2p.first_byte_deadline is None
+
+
 def test_a_scorer_listed_twice_is_refused() -> None:
     twice = {"scorers": [{"type": "queue"}, {"type": "prefix"}, {"type": "queue", "weight": 1}]}
     assert refused_beside_a_pod(placement=twice) == "f.yaml: $.placement: scorer 'queue' is listed twice"

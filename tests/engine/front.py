@@ -1,6 +1,7 @@
 """A running gateway as a test sees it: over HTTP only."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -15,13 +16,28 @@ from tests.engine.pods import Pod, free_ports
 
 _KNOWN_DEADLINE_S = 30.0
 _READY_DEADLINE_S = 30.0
+_RELOADED = 'p2p_gateway_config_reloads_total{result="ok"}'
 
 
 class Gateway:
-    """A gateway process, as an operator runs it."""
+    """A gateway process, as an operator runs it, and the file with its configuration."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, process: subprocess.Popen[bytes], file: Path) -> None:
         self.url = url
+        self._process = process
+        self._file = file
+
+    @property
+    def process(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    def reconfigure(self, **sections: Any) -> None:
+        """Put these sections in force in the place of its own, while it runs."""
+        reloads = self.metric(_RELOADED)
+        self._file.write_text(json.dumps({**json.loads(self._file.read_text()), **sections}))
+        self._process.send_signal(signal.SIGHUP)
+        until(lambda: self.metric(_RELOADED) > reloads, _KNOWN_DEADLINE_S, "the changed configuration in force")
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(self.url + path, timeout=10) as answer:
@@ -69,8 +85,13 @@ class Gateway:
 
 
 @contextmanager
-def in_front_of(pods: Sequence[Pod], directory: Path, /, **sections: Any) -> Iterator[Gateway]:
-    """A gateway as a process, as long as the context lasts, once all pods are ready. It has to end in peace."""
+def in_front_of(
+    pods: Sequence[Pod], directory: Path, /, program: str = "gateway", **sections: Any
+) -> Iterator[Gateway]:
+    """A gateway as a process, as long as the context lasts, once all pods are ready. It has to end in peace.
+
+    `program`: the module that is run. Its log is `directory/gateway.log`.
+    """
     (port,) = free_ports(1)
     config = {
         "listen": {"host": "127.0.0.1", "port": port},
@@ -83,9 +104,9 @@ def in_front_of(pods: Sequence[Pod], directory: Path, /, **sections: Any) -> Ite
     path = directory / "gateway.yaml"
     path.write_text(json.dumps(config))
     with (directory / "gateway.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "gateway", "--config", str(path)], stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", program, "--config", str(path)], stderr=log)
         try:
-            served = Gateway(f"http://127.0.0.1:{port}")
+            served = Gateway(f"http://127.0.0.1:{port}", process, path)
             until(lambda: _all_ready(served, process), _READY_DEADLINE_S, "gateway ready")
             yield served
         finally:

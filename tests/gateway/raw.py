@@ -76,7 +76,7 @@ class RawPod:
             if polled is not None:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(polled), polled))
                 continue
-            if head.split(" ")[1] == "/kv_event_sources":
+            if head.split(" ")[1] in ("/kv_event_sources", "/version", "/kv/identity"):
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 continue
             if not self._early:

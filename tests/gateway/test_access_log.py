@@ -17,7 +17,7 @@ import pytest
 
 from config.load import ConfigError
 from config.schema import AccessLog as Settings
-from gateway import access_log
+from gateway import log_file
 from gateway.access_log import AccessLog, Line, open_file
 from tests.gateway.fleet import MODEL, Front, completions, connection, fleet, ids, posted, text_body, until
 from tests.gateway.keyring import ALICE, ENTRIES, bearer, write
@@ -71,6 +71,7 @@ async def test_a_request_leaves_one_line_that_tells_its_story(tmp_path: Path) ->
         "broken": None,
         "client": None,
         "queued_s": None,
+        "late_source": None,
         "predicted_ttft_s": None,
     }
 
@@ -180,7 +181,7 @@ def begun(settings: Settings, losses: Losses) -> AccessLog:
 async def test_a_disk_that_hangs_drops_lines_beyond_a_bound_and_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "_QUEUED_LINES", 10)
+    monkeypatch.setattr(log_file, "_QUEUED_LINES", 10)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -261,7 +262,7 @@ def test_a_path_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_path:
 
 def test_to_a_pipe_go_whole_lines_at_once() -> None:
     written = [b"x" * 1500 + b"\n" for _ in range(5)]
-    pieces = list(access_log._pieces(written))
+    pieces = list(log_file.pieces(written))
     assert b"".join(pieces) == b"".join(written)
     assert all(len(piece) <= 4096 and piece.endswith(b"\n") for piece in pieces)
 

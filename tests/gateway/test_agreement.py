@@ -86,6 +86,35 @@ def test_salted_blocks_and_adapters_are_compared_among_themselves() -> None:
         assert agreement.observe(C, "m", stored(1, **fields)) == [Disagreement(B.pod, C.pod, "hash")]
 
 
+def test_what_pods_say_of_themselves_is_compared_fact_by_fact_as_far_as_both_say_it() -> None:
+    agreement = Agreement()
+    assert agreement.identified(A.pod, "m", {"dtype": "bfloat16", "tensor_parallel": 2}) == []
+    assert agreement.identified(B.pod, "m", {"dtype": "bfloat16", "model": "x"}) == []
+    assert agreement.identified(C.pod, "m", {"dtype": "float16", "tensor_parallel": 1, "model": "x"}) == [
+        Disagreement(A.pod, C.pod, "dtype"),
+        Disagreement(A.pod, C.pod, "tensor_parallel"),
+        Disagreement(B.pod, C.pod, "dtype"),
+    ]
+    assert agreement.identified("d:8000", "other", {"dtype": "int8"}) == []
+
+
+def test_whoever_goes_by_what_differs_is_told_when_that_changes_and_only_then() -> None:
+    told = []
+    agreement = Agreement(lambda: told.append(agreement.found))
+    agreement.identified(A.pod, "m", {"version": "0.32"})
+    agreement.identified(B.pod, "m", {"version": "0.33"})
+    agreement.identified(B.pod, "m", {"version": "0.33"})
+    agreement.observe(A, "m", stored(1))
+    agreement.observe(B, "m", stored(2))
+    differing = frozenset({Disagreement(A.pod, B.pod, "version"), Disagreement(A.pod, B.pod, "hash")})
+    assert told == [frozenset({Disagreement(A.pod, B.pod, "version")}), differing]
+    agreement.forget(C.pod)
+    assert len(told) == 2
+    agreement.forget(B.pod)
+    assert told[2:] == [frozenset()]
+    assert agreement.identified(B.pod, "m", {"version": "0.32"}) == []
+
+
 def test_old_prompts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.agreement._REMEMBERED_PROMPTS", 2)
     agreement = Agreement()

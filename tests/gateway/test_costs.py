@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadgen.pod import SimulatedPod
-from scorers import Pull
+from scorers import Prefill, Pull
 from tests.gateway.fleet import (
     MODEL,
     SMALL,
@@ -192,6 +192,24 @@ async def test_pulls_show_what_they_cost_on_their_way() -> None:
         assert await front.metric("ttft_error_ratio_count", pull="named") == 4
         told = await front.explain(ids(1600, salt=900))
         assert [each["predicted_source"] for each in told["candidates"]] == [None, None]
+
+
+async def test_by_default_costs_say_whether_a_prompt_is_pulled() -> None:
+    default = {"source": {"type": "expected-ttft"}, "min_cached_token_delta": "auto"}
+    async with pulling(p2p=default) as (front, consumer, holder):
+        costs, pair = front.parts.pods.costs, ((holder.url, 0), (consumer.url, 0))
+        computed, times = Prefill(1.0, 1600.0, 1600.0**2, 0.0), count(front.parts.pods.clock(), 1.0)
+        for _ in range(50):
+            costs.computed(pair[1], computed, 1.0, next(times))
+        await pull(front, holder, ids(1600, salt=1))
+        for _ in range(50):
+            costs.pulled(*pair, Pull(1.0, 1600.0, 0.0, 0.0), 5.0, next(times))
+        await warm(holder, ids(1600, salt=2))
+        await front.settled(holder)
+        told = await front.explain(ids(1600, salt=2))
+        assert (told["source"], told["source_reason"]) == (None, "cost")
+        answer = await front.post("/v1/completions", text_body(ids(1600, salt=2), stream=True))
+        assert (answer.status, answer.source) == (200, None)
 
 
 async def test_a_link_that_gets_slow_is_told_once_until_it_is_well_again(log: list[MutableMapping[str, Any]]) -> None:

@@ -125,3 +125,45 @@ async def test_those_under_way_at_once_are_different() -> None:
             await _too_long(inner := deadlines.within(0.01))
         assert inner is not outer
         assert (outer.expired, inner.expired) == (False, True)
+
+
+class Counting:
+    """A guard that wants to be asked again so many times."""
+
+    def __init__(self, *answers: float) -> None:
+        self.answers = list(answers)
+
+    def first_s(self) -> float:
+        return 0.01
+
+    def rings(self) -> float:
+        return self.answers.pop(0)
+
+
+async def test_a_guard_is_asked_until_it_says_that_the_deadline_passes() -> None:
+    guard = Counting(0.01, 0.01, 0.0, 5.0)
+    with pytest.raises(TimeoutError):
+        async with Deadline(3600, guard=guard):
+            await asyncio.Event().wait()
+    assert guard.answers == [5.0]
+
+
+async def test_a_guard_never_puts_a_deadline_off() -> None:
+    guard = Counting(3600.0, 0.0)
+    with pytest.raises(TimeoutError):
+        async with Deadline(0.03, guard=guard):
+            await asyncio.Event().wait()
+    assert guard.answers == [0.0]
+
+
+async def test_a_guard_that_is_let_go_is_not_asked_and_serves_no_later_use() -> None:
+    deadlines, guard = Deadlines(), Counting()
+    async with deadlines.within(3600, guard) as first:
+        first.unguarded()
+        await asyncio.sleep(0.03)
+        assert not first.expired
+    second = deadlines.within(0.02)
+    assert second is first
+    with pytest.raises(TimeoutError):
+        async with second:
+            await asyncio.Event().wait()

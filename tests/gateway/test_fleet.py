@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import gateway.fleet
-from config.schema import Breaker, PodConfig, Poll
+from config.schema import P2P, Breaker, PodConfig, Poll
 from gateway.fleet import Fleet
 from gateway.metrics import Metrics
 from gateway.pods import Pod, PodTable
 from gateway.poller import EventSource, Poller
+from gateway.pulling import Pulling
 from gateway.upstream import PodApi
 from index import RadixIndex
 from tests.gateway.fleet import DEADLINE_S, client, completions, fleet, ids, serving, simulated, until, warm
@@ -46,15 +47,17 @@ async def supervised(*pods: Any, interval: float = 0.02) -> AsyncIterator[Superv
             await asyncio.sleep(0.05)
 
     async with client() as http:
-        poll = Poll(interval=interval, timeout=0.5)
+        poll, api = Poll(interval=interval, timeout=0.5), PodApi(http)
+        poller = Poller(api, poll)
         parts = Fleet(
             pods=table,
-            poller=Poller(PodApi(http), poll),
+            poller=poller,
             index=index,
             subscribe=subscribe,
             metrics=found.metrics,
             poll=poll,
             follow=lambda _: asyncio.sleep(0),
+            pulling=Pulling(table, index, api, poller, found.metrics, P2P(probe=False)),
         )
         task = asyncio.create_task(parts.run())
         yield found

@@ -269,8 +269,7 @@ def counted(front: Front) -> float:
         sample.value
         for family in page.collect()
         for sample in family.samples
-        if sample.name.endswith("_total")
-        and sample.labels.get("reason", "bad_head") in ("bad_head", "header_too_large")
+        if sample.name == "p2p_gateway_requests_total" or sample.labels["reason"] in ("bad_head", "header_too_large")
     )
 
 

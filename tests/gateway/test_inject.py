@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inject import kv_transfer_params, remote_kv_source, with_kv_transfer_params
+from gateway.inject import kv_transfer_params, remote_kv_source, with_cache_salt, with_kv_transfer_params
 
 KEY = "kv_transfer_params"
 OURS = b'{"remote_kv_source":{"kv_request_id":"k","remote_host":"10.0.0.2","remote_port":7777}}'
@@ -235,6 +235,25 @@ def test_a_flood_of_members_is_an_error_instead_of_a_stall() -> None:
 
 
 # --- the params
+
+
+@pytest.mark.parametrize(
+    ("body", "salted"),
+    [
+        (b'{"model":"m"}', b'{"cache_salt":"s\\"1","model":"m"}'),
+        (b"{}", b'{"cache_salt":"s\\"1"}'),
+        (b'{"a": 1, "cache_salt": "mine", "b":2}', b'{"cache_salt":"s\\"1","a": 1, "b":2}'),
+        (b'{"a":1,"cache_s\\u0061lt":null,"cache_salt":5}', b'{"cache_salt":"s\\"1","a":1}'),
+        (b'{"a":"cache_salt","b":{}}', b'{"cache_salt":"s\\"1","a":"cache_salt","b":{}}'),
+    ],
+)
+def test_a_salt_takes_the_place_of_the_clients_own(body: bytes, salted: bytes) -> None:
+    assert with_cache_salt(body, 's"1') == salted
+
+
+def test_a_body_that_is_no_object_has_no_salt() -> None:
+    with pytest.raises(ValueError, match="not a JSON object"):
+        with_cache_salt(b"[]", "s")
 
 
 def test_a_source_is_named_in_the_engines_own_words() -> None:

@@ -2,7 +2,7 @@
 
 from gateway.links import Links
 from gateway.pods import PodTable
-from scorers import Candidate, Costs
+from scorers import Candidate, Costs, Pull
 
 
 class Slow(Costs):
@@ -11,6 +11,8 @@ class Slow(Costs):
     def __init__(self, *links: tuple[str, str]) -> None:
         super().__init__()
         self.slow = set(links)
+        for source, consumer in links:
+            self.pulled((source, 0), (consumer, 0), Pull(1.0, 1000.0, 0.0, 0.0), 0.1, 1.0)
 
     def slowed(self, source: tuple[str, int], consumer: tuple[str, int]) -> bool:
         return (source[0], consumer[0]) in self.slow
@@ -45,3 +47,15 @@ def test_a_pod_that_is_taken_out_takes_its_links_along() -> None:
         slow.pulled(source, consumer)
     slow.keep([A.pod, B.pod])
     assert len(slow) == 1
+
+
+def test_a_link_of_a_pod_that_has_gone_does_not_count_until_it_pulls_again() -> None:
+    costs = Slow((A.pod, B.pod), (A.pod, C.pod))
+    slow = links(costs)
+    slow.pulled(A, B)
+    slow.pulled(A, C)
+    costs.parted(B.pod)
+    assert len(slow) == 1
+    costs.pulled((A.pod, 0), (B.pod, 0), Pull(1.0, 1000.0, 0.0, 0.0), 0.1, 2.0)
+    slow.pulled(A, B)
+    assert len(slow) == 2

@@ -40,7 +40,7 @@ vllm:prompt_tokens_total{engine="0",model_name="meta/llama"} 7.0
 
 def test_the_load_of_each_engine_is_read_off_a_page() -> None:
     read = parse_metrics(PAGE)
-    assert read.load == {0: Load(12, 3, 0.8571428571428572), 1: Load(0, 0, 9.1e-05)}
+    assert read.load == {0: Load(12, 3, 0.8571428571428572, deferred=0), 1: Load(0, 0, 9.1e-05)}
     assert read.started == 1764443110.0
 
 
@@ -71,7 +71,7 @@ def test_the_order_and_number_of_labels_is_the_pods() -> None:
     ],
 )
 def test_what_a_page_does_not_say_is_unknown(page: bytes) -> None:
-    assert parse_metrics(page) == ({}, None, {}, {})
+    assert parse_metrics(page) == ({}, None, {}, {}, {})
 
 
 def test_what_a_page_says_of_progress_is_read_per_rank() -> None:
@@ -82,6 +82,26 @@ vllm:kv_cache_usage_perc{engine="0"} 0.5
 vllm:generation_tokens_total{engine="1"} 7.0
 """
     assert parse_metrics(page).work == {0: Work(2, 1000.0, 64.0, 0.5), 1: Work(generated=7.0)}
+
+
+def test_who_waits_for_blocks_and_what_came_from_peers_is_read_per_rank() -> None:
+    page = b"""vllm:num_requests_waiting{engine="0"} 3.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 1.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 2.0
+vllm:num_requests_waiting{engine="1"} 1.0
+vllm:num_requests_waiting_by_reason{engine="1",reason="capacity"} 1.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="device"} 7.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="p2p"} 640.0
+vllm:prompt_tokens_cached_by_source_total{engine="1",source="host"} 16.0
+vllm:kv_offload_tiering_read_bytes_total{engine="0",tier="1:p2p"} 1e9
+vllm:kv_offload_tiering_read_bytes_total{engine="2",tier="1:p2p"} 1e6
+vllm:kv_offload_tiering_read_bytes_total{engine="2",tier="2:BoundedP2PTier"} 1e6
+vllm:kv_offload_tiering_read_bytes_total{engine="2",tier="3:fs"} 5.0
+"""
+    read = parse_metrics(page)
+    assert [read.load[rank].deferred for rank in (0, 1)] == [2, 0]
+    assert [read.load[rank].waiting for rank in (0, 1)] == [3, 1]
+    assert read.pulled == {0: 640.0, 1: 0.0, 2: 2e6}
 
 
 def test_a_series_that_is_missing_leaves_the_others() -> None:

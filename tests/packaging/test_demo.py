@@ -81,7 +81,26 @@ def test_once_tells_of_a_pull_and_how_to_look_further(tmp_path: Path) -> None:
     assert 'p2p_gateway_pulls_total{outcome="named"}' in told
     for path in ("v1/chat/completions", "explain", "pods", "metrics"):
         assert f"curl -s http://127.0.0.1:{port}/{path}" in told
+    assert f"The live page is at http://127.0.0.1:{port}/ui" in told
     assert not answers(port)
+
+
+def requests(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("p2p_gateway_requests_total{"))
+
+
+def test_users_go_on_talking_and_the_page_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    with demo("--port", str(port), directory=tmp_path) as process:
+        read_until(process, _SERVING)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ui", timeout=10) as page:
+            assert b"<h1>p2p-gateway</h1>" in page.read()
+        before, deadline = requests(port), time.monotonic() + _DEADLINE_S
+        while requests(port) < before + 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
 
 def test_an_interrupt_ends_the_demo_and_its_gateway(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_the_files_beside_the_code_are_in_the_wheel(gateway: Wheel) -> None:
     assert beside <= gateway.names
 
 
+def test_the_live_page_is_in_the_wheel_with_the_licence_of_what_it_brings(gateway: Wheel) -> None:
+    static = CHECKOUT / "gateway" / "web" / "static"
+    page = {str(path.relative_to(CHECKOUT)) for path in static.rglob("*") if path.is_file()}
+    assert {f"gateway/web/static/{name}" for name in ("index.html", "app.js", "vendor/uPlot.LICENSE")} <= page
+    assert page <= gateway.names
+    assert "MIT" in gateway.information("licenses/gateway/web/static/vendor/uPlot.LICENSE")
+
+
 def test_no_byte_code_is_shipped(gateway: Wheel) -> None:
     assert not [name for name in gateway.names if "__pycache__" in name]
 
