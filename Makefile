@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo`, then `make test`. Only Python 3.11 – 3.13 is expected on the machine.
 .DEFAULT_GOAL := help
-.PHONY: help install demo test engine streams soak conformance observe observe-test ui check format bench clean
+.PHONY: help install demo test engine crossover streams soak conformance observe observe-test ui check format bench clean
 
 SUPPORTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do $$p -c '$(SUPPORTED)' 2>/dev/null && { echo $$p; break; }; done)
@@ -53,6 +53,9 @@ test: install ## all tests but the real-engine suite; pure packages at 100 % bra
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
 	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s
+
+crossover: install ## what a gateway learns of two real pods, beside what calibrate measures; wants a machine that does nothing else
+	$(BIN)/python -m pytest -m engine tests/engine/crossover.py --timeout=1500 -v -s
 
 streams: install ## 5,000 streams for a minute, readers that leave or are slow, a pod that is killed; stops by itself
 	$(BIN)/python -m tests.gateway.load $(ARGS)

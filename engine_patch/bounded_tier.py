@@ -189,9 +189,10 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
                 self._brought.setdefault(request, set()).update(job_metadata.keys)
             chunks = tuple(int(chunk) for chunk in job_metadata.chunk_ids)
             ends = self._waits.transfer_ends(request, len(chunks) * self.block_size_bytes, now)
-            self._loads[job_metadata.job_id] = _Load(
-                request, source.peer_id, chunks, now, now + _PREFILL_S if ends is None else ends, source.do_probe
-            )
+            if source.peer_id in self._sessions:  # else it fails at once, and nobody was told of its chunks
+                self._loads[job_metadata.job_id] = _Load(
+                    request, source.peer_id, chunks, now, now + _PREFILL_S if ends is None else ends, source.do_probe
+                )
         super().submit_load(job_metadata)
 
     def get_finished_jobs(self) -> Iterable[Any]:
@@ -222,7 +223,7 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
 
     def has_pending_work(self) -> bool:
         """Whether the engine has to step. If not, it may sleep: the watch wakes it."""
-        if self._watch is None:
+        if self._watch is None or not self._watch.alive:
             return True
         if self._watch.woken or self._is_busy():
             return True
@@ -283,14 +284,19 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
             # A request may be over before its pull has failed. vLLM remembers it for good.
             self._failed_req_ids &= self._active
         now = time.monotonic()
+        # Before what is late is given up: a pull of the new process is none of the old one's.
+        for peer in self._control.take_replaced():
+            self._quarantine.let_go(peer, now)
         self._end_late_transfers(now)
         self._try_again(now)
         if self._quarantine.peers():
             self._look_at_quarantine(now)
 
     def _end_late_transfers(self, now: float) -> None:
+        # What has ended is not late, well or not: it is told with the next results.
+        ended = {result.job_id for result in self._finished_jobs}
         for job, load in list(self._loads.items()):
-            if now < load.ends:
+            if now < load.ends or job in ended:
                 continue
             del self._loads[job]
             self._quarantine.put(job, load.peer, load.chunks, now)
@@ -299,7 +305,9 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
             if (session := self._sessions.get(load.peer)) is not None:
                 session.finish_request(load.request)  # asks the source to stop
             self._give_up(load.request, load.peer, load.began, "fetch", leave_alone=load.is_pull)
-        for load, since in self._given_up.values():
+        for job, (load, since) in self._given_up.items():
+            if job in ended:
+                continue
             # A source that speaks is only slow, and will acknowledge.
             limit = _ABORT_S if self._control.heard_since(load.peer, since) else self._deadline_s
             if now - since >= limit and load.peer in self._sessions and load.peer not in self._ended:
@@ -339,14 +347,13 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
                     self._peers.failed(peer, now, waited=False)
             elif session.ready:
                 self._peers.connected(peer)
-                self._quarantine.let_go(peer, now)
+                # Those that were given up in this very session are under way in it still.
+                self._quarantine.let_go(peer, now, but=self._given_up)
 
     def _look_at_quarantine(self, now: float) -> None:
-        free = self._quarantine.expire(now)
-        for peer in self._control.replaced | self._probes.refusing(self._quarantine.peers(), now):
-            free |= self._quarantine.release_peer(peer)
-        self._control.replaced.clear()
-        self._use_again(free)
+        for peer in self._probes.refusing(self._quarantine.peers(), now):
+            self._quarantine.let_go(peer, now)
+        self._use_again(self._quarantine.expire(now))
 
     # What vLLM's tier calls on the way
 
@@ -375,6 +382,9 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
             if (load := self._loads.get(result.job_id)) is not None:
                 self._quarantine.put(result.job_id, load.peer, load.chunks, now)
             kept.append(result)
+        ended = {result.job_id for result in self._finished_jobs[:told]}
+        for job in [job for job, (load, _) in self._given_up.items() if load.peer in dead and job not in ended]:
+            del self._given_up[job]
         self._finished_jobs[told:] = kept
         for peer in dead:
             if peer in self._ended:
@@ -402,11 +412,21 @@ class BoundedP2PTier(stock.P2PSecondaryTierManager):
         )
 
     def _is_told(self, result: Any) -> bool:  # noqa: ANN401
-        """Whether the job was reported as failed before: then its source has just said that it is through."""
-        if self._given_up.pop(result.job_id, None) is None:
-            return False
-        self._use_again(self._quarantine.release(result.job_id))
-        return True
+        """Whether the job was reported as failed before. Keeps the chunks of one that failed out of use.
+
+        Only a transfer that is done is over. A source acknowledges an abort though its writes may still land: vLLM's
+        own in 0.32 at once, one with this package after it has waited for them for 10 s.
+        """
+        job, now = result.job_id, time.monotonic()
+        told = self._given_up.pop(job, None) is not None
+        if result.success:
+            self._use_again(self._quarantine.release(job))
+        elif told:
+            self._quarantine.ended(job, now)
+        elif (load := self._loads.get(job)) is not None and job not in self._quarantine:
+            self._quarantine.put(job, load.peer, load.chunks, now)
+            self._quarantine.ended(job, now)
+        return told
 
     def _count(self, result: Any) -> None:  # noqa: ANN401
         load = self._loads.pop(result.job_id, None)

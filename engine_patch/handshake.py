@@ -86,7 +86,7 @@ def withdrawn_left_out(messages: list[Message]) -> list[Message]:
     A source that was stopped or busy finds a fetch and its abort together. To serve it would write to memory that the
     consumer may have given to others.
     """
-    aborted: set[tuple[object, object]] = set()
+    aborted: set[tuple[str, int]] = set()
     ended = False
     kept = []
     for message in reversed(messages):
@@ -94,13 +94,19 @@ def withdrawn_left_out(messages: list[Message]) -> list[Message]:
         if what == DISCONNECT:
             ended = True
         elif what == ABORT:
-            aborted.add((message.get(REQUEST), message.get(ROUND)))
-        withdrawn = (message.get(REQUEST), message.get(ROUND)) in aborted
+            aborted |= _round_of(message)
+        withdrawn = not aborted.isdisjoint(_round_of(message))
         if (what == FETCH and (ended or withdrawn)) or (what == LOOKUP and ended):
             continue
         kept.append(message)
     kept.reverse()
     return kept
+
+
+def _round_of(message: Message) -> set[tuple[str, int]]:
+    """Which round of which request a message is of; none, of one that the session will refuse."""
+    request, number = message.get(REQUEST), message.get(ROUND)
+    return {(request, number)} if isinstance(request, str) and isinstance(number, int) else set()
 
 
 def strangers(pending: Iterable[tuple[str, Message]]) -> tuple[list[tuple[str, Message]], list[str]]:

@@ -8,6 +8,7 @@ An endpoint plug-in of vLLM: loaded where `VLLM_PLUGINS` names it, `p2p_kv_ident
 """
 
 import hashlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ PLUGIN = "p2p_kv_identity"
 PATH = "/kv/identity"
 
 Facts = dict[str, str | int | None]
+
+logger = logging.getLogger("vllm.engine_patch.identity")
 
 
 def identity(config: Any, release: str, none_hash: Callable[[str], bytes | None]) -> Facts:  # noqa: ANN401
@@ -33,7 +36,9 @@ def identity(config: Any, release: str, none_hash: Callable[[str], bytes | None]
         "dtype": str(model.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(cache.cache_dtype),
         "block_size": cache.block_size,
-        "offload_block_size": extra.get("block_size", cache.block_size),
+        "offload_block_size": int(
+            extra.get("block_size") or cache.block_size * int(extra.get("blocks_per_chunk") or 1)
+        ),
         "tensor_parallel": parallel.tensor_parallel_size,
         "pipeline_parallel": parallel.pipeline_parallel_size,
         "decode_context_parallel": parallel.decode_context_parallel_size,
@@ -65,13 +70,19 @@ class IdentityPlugin:
         app.add_api_route(PATH, kv_identity, methods=["GET"])
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ANN401, ARG002
-        """Take the facts from the engine's configuration. A server without an engine has none."""
+        """Take the facts from the engine's configuration. A server without an engine has none.
+
+        Neither has one whose configuration is not as expected: a pod serves without them.
+        """
         if engine_client is None:
             return
-        from vllm.version import __version_tuple__  # noqa: PLC0415
+        try:
+            from vllm.version import __version_tuple__  # noqa: PLC0415
 
-        release = ".".join(str(part) for part in __version_tuple__[:2])
-        self._facts = identity(engine_client.vllm_config, release, _none_hash)
+            release = ".".join(str(part) for part in __version_tuple__[:2])
+            self._facts = identity(engine_client.vllm_config, release, _none_hash)
+        except Exception as error:  # noqa: BLE001, vLLM would not start for it
+            logger.warning("%s has nothing to tell: %s: %s", PATH, type(error).__name__, error)
 
 
 def _none_hash(algorithm: str) -> bytes | None:

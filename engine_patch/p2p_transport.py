@@ -30,7 +30,8 @@ _FAREWELL_LINGER_MS = 1000
 _FAREWELLS_AT_ONCE = 32
 """Whoever speaks without a session gets one of ZeroMQ's sockets for a moment. There are a thousand, also for peers."""
 
-_PEER_ID = re.compile(r"[^\s/]+:\d{1,5}")
+_PEER_ID = re.compile(r"[!-.0-~]+:[0-9]{1,5}")
+_LAST_PORT = 65_535
 
 
 class BoundedZmqTransport(ZmqTransport):
@@ -44,8 +45,7 @@ class BoundedZmqTransport(ZmqTransport):
         self._told: deque[tuple[float, str]] = deque()
         self.dropped = 0
         """How many messages were of no peer, or no messages."""
-        self.replaced: set[str] = set()
-        """Peers behind which another process answers now; the owner takes them out."""
+        self._replaced: set[str] = set()
         super().__init__(local_id, host, port)
         # A peer that comes back uses its old name. Without this it would be ignored while the old connection stands.
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -59,11 +59,16 @@ class BoundedZmqTransport(ZmqTransport):
         """Whether a message of the peer was read at or after the moment (monotonic)."""
         return self._heard_at.get(peer_id, float("-inf")) >= moment
 
+    def take_replaced(self) -> set[str]:
+        """Peers behind which another process answers, since the last call."""
+        replaced, self._replaced = self._replaced, set()
+        return replaced
+
     def poll(self) -> Sequence[ControlConnection]:
         """As vLLM's, but looks for broken connections first: a peer that has come back must not meet the old one."""
         self._check_monitors()
         self._sweep_dead_connections()
-        accepted: Sequence[ControlConnection] = super().poll()
+        accepted = [each for each in super().poll() if not isinstance(each, _NoConnection)]
         for connection in accepted:
             inbox = getattr(connection, "_inbox", [])
             greeting = self._greetings[connection.peer_id]
@@ -82,7 +87,7 @@ class BoundedZmqTransport(ZmqTransport):
         while self._told and self._told[0][0] <= now - _FAREWELL_LINGER_MS / 1000:
             self._told.popleft()
         told = any(peer == peer_id for _, peer in self._told)
-        if told or len(self._told) >= _FAREWELLS_AT_ONCE or not _PEER_ID.fullmatch(peer_id):
+        if told or len(self._told) >= _FAREWELLS_AT_ONCE or not _is_peer(peer_id):
             return
         self._told.append((now, peer_id))
         self.farewells += 1
@@ -96,7 +101,14 @@ class BoundedZmqTransport(ZmqTransport):
 
     def _open_connection(self, peer_id: str, direction: str = "outbound") -> ZmqConnection:
         self._greetings[peer_id] = Greeting(opened_at=time.monotonic())
-        connection = super()._open_connection(peer_id, direction)
+        try:
+            connection = super()._open_connection(peer_id, direction)
+        except (zmq.ZMQError, OSError, ValueError) as error:
+            if direction != "inbound":
+                raise
+            logger.warning("No connection to %s, which greeted: %s", peer_id, error)
+            self.dropped += 1
+            return _NoConnection(peer_id)
         # What is still to be sent to a peer that is gone must not keep its socket for ever.
         connection._sockets.dealer.linger = _FAREWELL_LINGER_MS  # noqa: SLF001
         connection.close = functools.partial(_close, connection)
@@ -125,10 +137,10 @@ class BoundedZmqTransport(ZmqTransport):
             try:
                 identity, data = frames
                 sender, message = identity.decode(), msgspec.msgpack.decode(data)
-            except (ValueError, msgspec.DecodeError):
+            except Exception:  # noqa: BLE001, bytes of anybody: there are more kinds than the decoder names
                 self.dropped += 1
                 continue
-            if isinstance(message, dict):
+            if isinstance(message, dict) and _is_peer(sender):
                 yield sender, message
             else:
                 self.dropped += 1
@@ -150,7 +162,7 @@ class BoundedZmqTransport(ZmqTransport):
         result = handshake.sort_out(connection._inbox, self._greetings[peer_id], now)  # noqa: SLF001
         connection._inbox = result.kept  # noqa: SLF001
         if result.replaced_process:
-            self.replaced.add(peer_id)
+            self._replaced.add(peer_id)
         if result.over:
             logger.info("%s starts its session over.", peer_id)
             connection.mark_dead()
@@ -165,6 +177,22 @@ class BoundedZmqTransport(ZmqTransport):
             if not self._connections[peer_id].alive:
                 # Its end may be well: it judges by another connection.
                 self.farewell(peer_id)
+
+
+class _NoConnection(ZmqConnection):
+    """Stands for the one to a peer that has greeted and cannot be reached; takes its messages."""
+
+    def __init__(self, peer_id: str) -> None:
+        super().__init__(peer_id, None)
+        self.mark_dead()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _is_peer(name: str) -> bool:
+    """Whether the name is an address, as that of each pod is."""
+    return _PEER_ID.fullmatch(name) is not None and 0 < int(name.rpartition(":")[2]) <= _LAST_PORT
 
 
 def _close(connection: ZmqConnection) -> None:

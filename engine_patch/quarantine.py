@@ -4,22 +4,23 @@ A pull is a write by the source into chunks that the consumer has set aside. The
 gives up waiting and hands the chunks to somebody else finds them overwritten when the source goes on, and answers with
 another prompt's KV. So a chunk whose pull was given up is kept out of use until the source can write no more:
 
-* it said so: the transfer is done, or its abort was acknowledged;
-* it is gone: its port refuses, or another process answers there;
+* it said that the transfer is done;
+* it said that the transfer failed, or acknowledged its abort, and a little time has passed: writes may still land;
+* it is gone, since its port refuses or another process answers there, and a little time has passed;
 * it has let go of the session in which it pulled, and greeted anew, and a little time has passed;
 * or so much time has passed that a transfer which is still under way has been cut by its transport.
 
 Chunks are named by their number in the region. `held` ones have left the cache and are in nobody's hands.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 LONGEST_S = 300.0
 """A stopped process may go on after any time. A broken link is noticed by every transport long before this."""
 
 LET_GO_S = 5.0
-"""A source that ends a session drops its transfers, and what had been handed to the hardware still lands."""
+"""A source that ends a session or a transfer drops it, and what had been handed to the hardware still lands."""
 
 
 @dataclass(slots=True)
@@ -60,15 +61,16 @@ class Quarantine:
             del self._pull_of[chunk]
         return ended.held
 
-    def release_peer(self, peer: str) -> set[int]:
-        """The source's process is gone."""
-        return self._release_all(pull for pull, kept in self._pulls.items() if kept.peer == peer)
+    def ended(self, pull: int, now: float) -> None:
+        """The source has dropped the pull, and begins no more writes for it."""
+        if (kept := self._pulls.get(pull)) is not None:
+            kept.until = min(kept.until, now + LET_GO_S)
 
-    def let_go(self, peer: str, now: float) -> None:
-        """The source has begun a new session after those of its pulls here."""
-        for kept in self._pulls.values():
-            if kept.peer == peer:
-                kept.until = min(kept.until, now + LET_GO_S)
+    def let_go(self, peer: str, now: float, *, but: Container[int] = ()) -> None:
+        """The source is gone, or has begun a new session after those of its pulls here; `but` these."""
+        for pull, kept in self._pulls.items():
+            if kept.peer == peer and pull not in but:
+                self.ended(pull, now)
 
     def expire(self, now: float) -> set[int]:
         """What may be used again because of the time that has passed."""

@@ -8,6 +8,7 @@ The socket is read by the engine's thread only; the watching thread looks at its
 while something has come that was not looked at yet, so nothing is missed between the engine's last look and the watch.
 """
 
+import math
 import os
 import select
 import sys
@@ -46,7 +47,12 @@ class Watch:
     @property
     def asleep(self) -> bool:
         """Whether nothing has come since the engine was allowed to sleep."""
-        return self._armed.is_set() and not self.woken
+        return self._armed.is_set() and not self.woken and self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody watches. If not, nobody wakes the engine, and it must not sleep."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """End the thread, before the socket is closed."""
@@ -58,9 +64,12 @@ class Watch:
         os.close(self._stop_writer)
 
     def _run(self) -> None:
+        look = select.poll()  # `select` takes no descriptor over 1,023, and an engine has many
+        look.register(self._descriptor, select.POLLIN)
+        look.register(self._stop_reader, select.POLLIN)
         while True:
             self._armed.wait()
-            select.select([self._descriptor, self._stop_reader], [], [], self._tick_s)
+            look.poll(math.ceil(1000 * self._tick_s))
             if self._closed:
                 return
             if not self._armed.is_set():

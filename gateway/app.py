@@ -133,7 +133,7 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         poller = Poller(api, config.poll)
         proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
         pulling = Pulling(pods, index, api, poller, metrics, config.p2p)
-        links, explains = Links(pods), ExplainHeader(allowed=config.explain.header)
+        links, explains = Links(pods), ExplainHeader(metrics.explain_failures.inc, allowed=config.explain.header)
         placements, journal = (
             Placements(decider, links, pulling.pulls, metrics, decisions, explains),
             Journal(metrics, access_log),

@@ -169,9 +169,13 @@ def kept(path: str) -> dict[str, Any]:
 
 def keep(path: str, state: dict[str, Any]) -> None:
     """Write what `Costs.state` gave, for a gateway that starts later, maybe as somebody else. Raises OSError."""
-    file = Path(path)
+    replace(Path(path), _encoded(state))
+
+
+def replace(file: Path, data: bytes) -> None:
+    """Write all of it or nothing, with the rights that the file had, or for anybody to read. Raises OSError."""
     before = file.stat() if file.exists() else None
-    _write(path, state, aside=False)
+    _put(file, data, aside=False)
     file.chmod(_READABLE if before is None else S_IMODE(before.st_mode))
     if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
         os.chown(file, before.st_uid, before.st_gid)
@@ -192,18 +196,22 @@ def _read(path: str) -> bytes:
 
 
 def _write(path: str, state: dict[str, Any], *, aside: bool) -> str | None:
-    """In a thread. Where what was there is now, None: replaced. Only files are: no directories, devices, pipes.
+    """In a thread. Where what was there is now, None: replaced. Raises OSError."""
+    return _put(Path(path), _encoded(state), aside=aside)
 
-    Raises OSError.
-    """
-    data = msgspec.json.encode(_Kept("p2p-gateway costs", 1, time.time(), state))
-    target = Path(path)
+
+def _encoded(state: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(_Kept("p2p-gateway costs", 1, time.time(), state)) + b"\n"
+
+
+def _put(target: Path, data: bytes, *, aside: bool) -> str | None:
+    """As `_write`. Only files are replaced: no directories, devices, pipes."""
     if target.exists() and not target.is_file():
         raise OSError(EINVAL, "not a file")
     file = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115 - it is moved
     try:
         with file:
-            file.write(data + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         moved_to = _put_aside(target) if aside else None

@@ -97,15 +97,15 @@ class Line(Struct, frozen=True, kw_only=True, tag_field="event", tag="decision")
 _COLUMNS: Final = Candidate.__struct_fields__
 
 
-def line(ask: Ask, decision: Decision, timestamp: datetime, table: Table | None) -> Line:
-    """O(1) beside the table."""
+def line(ask: Ask, decision: Decision, attempt: int, timestamp: datetime, table: Table | None) -> Line:
+    """The request's attempt is counted from 1. O(1) beside the table."""
     placed, chosen, source, predicted = decision.placed, decision.chosen, decision.source, decision.predicted_s
-    index, tried = placed.chosen, decision.request.request_id[len(ask.request_id) + 1 :]
+    index = placed.chosen
     return Line(
         timestamp=timestamp,
         level="info" if table is None else "debug",
         request_id=ask.request_id,
-        attempt=1 + (int(tried) if tried.isdecimal() else 0),
+        attempt=attempt,
         model=ask.model or "",
         tokens_from=ask.prompt.tokens_from,
         prompt_tokens=decision.request.prompt_tokens,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+import structlog
 from msgspec import UNSET
 
 from config.schema import Config
@@ -21,6 +22,8 @@ from gateway.decision import Ask, Decision
 from gateway.decision_lines import PodNote, Start, line, table
 from gateway.log_file import Dropped, LogFile
 from scorers import Barred, Costs
+
+_log = structlog.get_logger("gateway.decision_log")
 
 _OFF: Final = Settings()
 _AGAIN_S: Final = 5.0  # all costs of a large fleet are megabytes: not for each line that a disk loses
@@ -46,6 +49,7 @@ class DecisionLog:
         self._number = 0
         self._barred: Barred | None = None  # of the table before
         self._not_before = 0.0  # where what was begun is lost
+        self._faulted = False
         self._file = LogFile("decision log", self._lost)
         self.close = self._file.close
 
@@ -63,18 +67,26 @@ class DecisionLog:
         self._anew()
         self._file.reopen()
 
-    def made(self, ask: Ask, decision: Decision) -> None:
-        """A decision, of which nothing has followed yet. Never blocks. O(candidates) for a full line, else O(1)."""
+    def made(self, ask: Ask, decision: Decision, attempt: int) -> None:
+        """A decision, of which nothing has followed yet. Never blocks. O(candidates) for a full line, else O(1).
+
+        Whatever is wrong with a line costs the line; of what is a fault, the first traceback is logged.
+        """
         settings, draw = self._settings, random.random()  # noqa: S311 - it decides on a line of a log
         try:
             if draw < settings.full_sample and (self._begun or decision.request.now >= self._not_before):
-                self._full(ask, decision)
+                self._full(ask, decision, attempt)
             elif draw < max(settings.sample, settings.full_sample):
-                self._write(line(ask, decision, datetime.now(UTC), None))
+                self._write(line(ask, decision, attempt, datetime.now(UTC), None))
         except UnicodeEncodeError:  # whatever a client calls a model
             self._lost(1)
+        except Exception:  # noqa: BLE001 - such as what a scorer of somebody's own left behind: the request goes on
+            self._lost(1)
+            if not self._faulted:
+                self._faulted = True
+                _log.exception("decision not logged")
 
-    def _full(self, ask: Ask, decision: Decision) -> None:
+    def _full(self, ask: Ask, decision: Decision, attempt: int) -> None:
         now, whole = datetime.now(UTC), not self._begun
         if whole:
             # Before it is written: should it be lost, that is told from a thread.
@@ -86,7 +98,7 @@ class DecisionLog:
         told = table(ask, decision, self._number, costs, UNSET if as_before else barred)
         self._number, self._barred = self._number + 1, barred
         if not whole or self._write(self._start(now)):
-            self._write(line(ask, decision, now, told))
+            self._write(line(ask, decision, attempt, now, told))
 
     def _anew(self) -> None:
         self._begun, self._not_before = False, 0.0

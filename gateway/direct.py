@@ -35,6 +35,9 @@ Address = tuple[str, int]
 _IDS: Final = range(100, 400)
 """Ids that any vocabulary has. Sixteen of them are drawn alike once in 10^39 times."""
 
+REFUSED: Final = "connection refused"
+"""Nobody listens; anything else may be so from here only."""
+
 _CONNECT_S: Final = 3.0
 _LOOK_S: Final = 0.02
 _COUNTED_S: Final = 1.0
@@ -82,6 +85,8 @@ class Pulled(NamedTuple):
     @property
     def happened(self) -> bool:
         """Whether anything came; a pod that counts pulls has to have counted this one."""
+        if self.answer.cached_tokens == 0:
+            return False  # the counters are those of all requests, and beside traffic others pull, too
         return self.moved.anything if self.moved.counted else self.tokens > 0
 
 
@@ -163,7 +168,9 @@ async def connection_refused(address: Address) -> str | None:
     except TimeoutError:
         return "no connection within the deadline"
     except ConnectionRefusedError:
-        return "connection refused"
+        return REFUSED
+    except UnicodeError:
+        return "no name of a host"
     except OSError as error:
         return error.strerror or str(error)
     writer.transport.abort()

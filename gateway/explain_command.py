@@ -17,6 +17,7 @@ from gateway.asking import Asking, NoAnswer, Refused, add_arguments, aligned, as
 
 _REFUSED: Final = 1
 _CANNOT_ASK: Final = 3
+_INTERRUPTED: Final = 130
 
 _WHY: Final = {
     "named": "it holds more of the prompt, and pulling is worth it",
@@ -46,17 +47,18 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: decided, 1: refused by the gateway, 3: it could not be asked."""
+    """Exit code 0: decided, 1: refused by the gateway, 3: it could not be asked, 130: by Ctrl-C."""
     try:
-        told = asyncio.run(_explained(args))
+        asked = _asked(args)  # not in the loop, which would keep Ctrl-C from ending a read
+        told = asyncio.run(_explained(args, asked))
+        output = _output(told, args)
     except Refused as error:
         return _failed(str(error), _REFUSED)
     except (NoAnswer, ConfigError) as error:
         return _failed(str(error), _CANNOT_ASK)
-    if args.json:
-        sys.stdout.write(msgspec.json.format(told, indent=2).decode() + "\n")
-    else:
-        sys.stdout.write("\n".join(_shown(msgspec.json.decode(told))) + "\n")
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    sys.stdout.write(output + "\n")
     return 0
 
 
@@ -65,15 +67,27 @@ def _failed(reason: str, code: int) -> int:
     return code
 
 
-async def _explained(args: argparse.Namespace) -> bytes:
-    asked = _asked(args)
+async def _explained(args: argparse.Namespace, asked: dict[str, Any]) -> bytes:
     async with asking(args) as gateway:
         if args.model is not None:
             asked["model"] = args.model
         elif "model" not in asked:
             asked["model"] = await _only_model(gateway)
-        query = "" if args.path is None else f"?path={quote(args.path)}"
-        return await gateway.post(f"/explain{query}", msgspec.json.encode(asked))
+        try:
+            query = "" if args.path is None else f"?path={quote(args.path)}"
+            body = msgspec.json.encode(asked)
+        except UnicodeEncodeError:
+            raise NoAnswer("the prompt, --model or --path: not UTF-8") from None
+        return await gateway.post(f"/explain{query}", body)
+
+
+def _output(told: bytes, args: argparse.Namespace) -> str:
+    """What is to be shown of an answer. Raises NoAnswer for one that is no gateway's."""
+    try:
+        decision = msgspec.json.decode(told)
+        return msgspec.json.format(told, indent=2).decode() if args.json else "\n".join(_shown(decision))
+    except (msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError, RuntimeError):
+        raise NoAnswer(f"{args.url} is no gateway, or of another version: its answer is no decision") from None
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,13 +8,17 @@ is a stream of events, all are in a comment in front of the first event. Clients
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import structlog
 
 from gateway.decision import Decision
 from gateway.explained import explanation
 from gateway.front.request import Request
 from gateway.wire import Answer
+
+_log = structlog.get_logger("gateway.explain_header")
 
 NAME: Final = "x-gateway-explain"
 _HEADER_BYTES: Final = 2048  # nginx takes 4096 or 8192 for all headers of an answer together
@@ -22,21 +26,31 @@ _COMMENT_BYTES: Final = 64 * 1024  # some hundreds of candidates
 
 
 class ExplainHeader:
-    """`allowed`: whether anybody may ask."""
+    """`allowed`: whether anybody may ask. `failed` is told of each that could not be made."""
 
-    def __init__(self, *, allowed: bool) -> None:
+    def __init__(self, failed: Callable[[], None], *, allowed: bool) -> None:
         self.allowed = allowed
+        self._failed = failed
+        self._faulted = False
 
     def told(self, request: Request, decision: Decision, headers: dict[str, str]) -> bytes:
         """Add what a request asks for to the headers of its answer. Returns what goes in front of its events.
 
-        To be asked before anything follows the decision. O(candidates) for a request that asks.
+        To be asked before anything follows the decision. O(candidates) for a request that asks. A fault costs the
+        header and nothing else; the first traceback is logged.
         """
         if request.headers.get(NAME) != "1":
             return b""
-        told = _compact(explanation(decision))
-        headers[NAME] = short = _within(told, _HEADER_BYTES)
-        whole = _within(told, _COMMENT_BYTES)
+        try:
+            told = _compact(explanation(decision))
+            short, whole = _within(told, _HEADER_BYTES), _within(told, _COMMENT_BYTES)
+        except Exception:  # noqa: BLE001 - such as what a scorer of somebody's own left behind: the request goes on
+            self._failed()
+            if not self._faulted:
+                self._faulted = True
+                _log.exception("decision not explained")
+            return b""
+        headers[NAME] = short
         return b"" if whole == short else f": {NAME} {whole}\n\n".encode()
 
 

@@ -25,6 +25,7 @@ _log = structlog.get_logger("gateway.fleet")
 _MODELS_EVERY_POLLS = 10  # adapters come and go while a pod runs
 _RESTART_AFTER_FAULT_S = 1.0
 _LOOK_AGAIN_S = 1.0
+_GAP_S = 0.2  # between two polls, at least, where the interval is no shorter
 
 Subscribe = Callable[[Pod, EventSource], Coroutine[Any, Any, None]]
 Follow = Callable[[Pod], Coroutine[Any, Any, None]]
@@ -251,9 +252,11 @@ class Fleet:
             self._metrics.probes.labels(pod.name, "ok").inc()
 
     async def _pause(self, pod: Pod) -> None:
-        """One poll interval, cut short when somebody suspects the pod."""
+        """One poll interval, cut short when somebody wants to know sooner, though not for everybody anew."""
+        gap = min(_GAP_S, self._poll.interval)
+        await asyncio.sleep(gap)
         try:
-            async with asyncio.timeout(self._poll.interval):
+            async with asyncio.timeout(self._poll.interval - gap):
                 await pod.wake.wait()
         except TimeoutError:
             pass

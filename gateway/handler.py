@@ -60,6 +60,7 @@ class Handler:
         self._metrics = metrics
         self._limits = limits
         self._budget = RetryBudget(limits.retry_budget)
+        placements.pulls.budget.reconfigure(limits.retry_budget)
         self._responses = Responses(pods)
         self._placements = placements
         self.understanding = Understanding(pods, tokenizer, placements.decider.columns.sessions)
@@ -70,6 +71,7 @@ class Handler:
         """Requests from now on have these."""
         self._limits = limits
         self._budget.reconfigure(limits.retry_budget)
+        self._placements.pulls.budget.reconfigure(limits.retry_budget)
 
     async def serve(self, request: Request, endpoint: Endpoint) -> None:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
@@ -191,9 +193,7 @@ class Handler:
                 completes=ask.computes and record.endpoint != OTHER.label,
                 elsewhere=partial(self._elsewhere, lease, record, again),
                 explanation=explanation,
-                guard=None
-                if decision.source is None
-                else self._placements.pulls.guard(decision, ask, lease, self._waits_no_longer),
+                guard=None if decision.source is None else self._placements.pulls.guard(decision, ask, lease),
             )
             try:
                 await self._proxy.forward(request, attempt, headers, lease, record)
@@ -220,13 +220,6 @@ class Handler:
                 stream.audit.told()
                 if expected is not None:
                     stream.trust.compared(expected.cached, record.reported_cached, self._pods.clock())
-
-    def _waits_no_longer(self) -> bool:
-        """Whether a request whose pull is late may go again. A yes is paid for out of the budget."""
-        if self._budget.take(self._pods.clock()):
-            return True
-        self._metrics.watchdog_refused.labels("budget").inc()
-        return False
 
     def _elsewhere(self, lease: Lease, record: Record, again: _Again, error: PodError) -> bool:
         """What to do with an answer that is a failure: whether to ask another pod instead of passing it on."""
@@ -271,7 +264,7 @@ class Handler:
         if self._placements.pulls.hanging:
             decision = self._placements.around_what_hangs(decision, ask, tried)
         self._metrics.decision.observe(time.perf_counter() - began)
-        self._placements.made(ask, decision)
+        self._placements.made(ask, decision, record.attempts + 1)
         self._metrics.pulls.labels(decision.source_reason).inc()
         record.attempts += 1
         record.pod = decision.pod.name

@@ -27,7 +27,9 @@ from gateway.exposition import Exemplar, Kind, Shown, beginning, heading
 S = TypeVar("S", bound="Count | Distribution | Sum")
 OTHER: Final = "other"
 MOST_SERIES: Final = 10_000
-"""Of one metric, a megabyte of the page; large fleets have a tenth of it. What comes then is counted as `OTHER`."""
+"""Of one metric, a megabyte of the page; large fleets have a tenth of it. Of what comes then, `MERGED` is `OTHER`."""
+MERGED: Final = frozenset({"endpoint", "model", "pod", "source", "key"})
+"""Labels that tell who it was. Those that tell what it was, such as the status, are kept: a failure stays one."""
 
 
 class Count:
@@ -86,7 +88,7 @@ class Distribution:
 
 
 class _Labelled(Shown, Generic[S]):
-    """A metric's series by their labels' values, `most` of them.
+    """A metric's series by their labels' values, `most` of them, and as many again at most of all that come then.
 
     Pairs of pods grow with their square, so a metric of pairs has less than others.
     """
@@ -103,6 +105,7 @@ class _Labelled(Shown, Generic[S]):
         self._make = make
         self._series: dict[tuple[str, ...], S] = {}
         self._known: dict[tuple[object, ...], S] = {}  # the same by the values as they were given
+        self._merges = tuple(name in MERGED for name in names)
         registry.register(self)
 
     def labels(self, *values: object) -> S:
@@ -113,10 +116,16 @@ class _Labelled(Shown, Generic[S]):
                 raise ValueError(f"{self.name}: {len(values)} values for the labels {self.names}")
             texts = tuple(map(str, values))
             if len(self._series) >= self.most and texts not in self._series:
-                texts = (OTHER,) * len(texts)  # not kept in `_known`: what is too many is not bounded
-                return self._series.setdefault(texts, self._make())
+                return self._too_many(texts)  # not kept in `_known`: what is too many is not bounded
             series = self._series[texts] = self._known[values] = self._series.get(texts) or self._make()
         return series
+
+    def _too_many(self, texts: tuple[str, ...]) -> S:
+        """The series of all that are like this one, whoever's they are."""
+        kept = tuple(OTHER if merges else text for merges, text in zip(self._merges, texts, strict=True))
+        if not any(self._merges) or (len(self._series) >= 2 * self.most and kept not in self._series):
+            kept = (OTHER,) * len(texts)
+        return self._series.get(kept) or self._series.setdefault(kept, self._make())
 
     def remove(self, *values: object) -> None:
         """End a series. Raises KeyError for one that there is not."""

@@ -118,6 +118,7 @@ class _Writer(threading.Thread):
         self._again = again
         self._dropped = dropped
         self._works = True
+        self._torn = False  # the file ends within a line
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.start()
 
@@ -129,7 +130,7 @@ class _Writer(threading.Thread):
 
         def change() -> None:
             self._file.close()
-            self._file, self._again = file, again
+            self._file, self._again, self._torn = file, again, False
 
         self._orders.put(change)
 
@@ -152,12 +153,12 @@ class _Writer(threading.Thread):
             _log.warning(f"{self.name} not opened again: it goes on where it was", error=str(error))
             return
         self._file.close()
-        self._file = file
+        self._file, self._torn = file, False
 
     def _write(self, lines: list[bytes]) -> None:
         try:
             for piece in pieces(lines):
-                _write_all(self._file, piece)
+                self._write_all(piece)
         except OSError as error:
             self._dropped(len(lines))
             if self._works:
@@ -167,6 +168,17 @@ class _Writer(threading.Thread):
             self._works = True
         self.done += len(lines)
         self.done_bytes += sum(map(len, lines))
+
+    def _write_all(self, data: bytes) -> None:
+        if self._torn:  # so that what was lost costs the next line nothing
+            data = b"\n" + data
+        while data:
+            written = self._file.write(data)
+            if written is None:
+                raise BlockingIOError(EAGAIN, os.strerror(EAGAIN))
+            if written:
+                self._torn = not data[:written].endswith(b"\n")
+            data = data[written:]
 
 
 def pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
@@ -179,11 +191,3 @@ def pieces(lines: Iterable[bytes]) -> Iterable[bytes]:
         piece += line
     if piece:
         yield bytes(piece)
-
-
-def _write_all(file: io.RawIOBase, data: bytes) -> None:
-    while data:
-        written = file.write(data)
-        if written is None:
-            raise BlockingIOError(EAGAIN, os.strerror(EAGAIN))
-        data = data[written:]

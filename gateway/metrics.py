@@ -121,6 +121,8 @@ class Metrics:
         self.requests = Counter(
             f"{ns}_requests", "Requests by answer", ["endpoint", "model", "pod", "status", "reason"], registry=r
         )
+        self.answers = Counter(f"{ns}_answers", "Requests by whether their clients were served", ["class"], registry=r)
+        self._ok, self._client, self._failed = map(self.answers.labels, ("ok", "client", "failed"))
         self.ttft = Histogram(
             f"{ns}_ttft_seconds",
             "From the request's arrival to the answer's first byte",
@@ -373,6 +375,9 @@ class Metrics:
         self.decision_log_dropped = LockedCounter(
             f"{ns}_decision_log_dropped_lines", "Decisions whose line could not be written", registry=r
         )
+        self.explain_failures = Counter(
+            f"{ns}_explain_header_failures", "Answers without the x-gateway-explain that was asked for", registry=r
+        )
 
     def _begin_at_zero(self) -> None:
         """Where all values are known: the first of a series that begins with it is seen by no rate."""
@@ -415,6 +420,7 @@ class Metrics:
         pod = record.pod
         reason = record.reason or record.broken or record.engine_error
         self.requests.labels(record.endpoint, of_model.label, pod, record.status, reason).inc()
+        self._of_status(record.status, reason).inc()
         if record.key:
             self.key_requests.labels(record.key, record.status).inc()
         if not pod:
@@ -433,6 +439,14 @@ class Metrics:
             self.broken.labels(pod, record.broken).inc()
         if record.engine_error:
             self.engine_errors.labels(pod, record.engine_error).inc()
+
+    def _of_status(self, status: int, reason: str) -> Count:
+        """Whether a client was served, and if not, by whose fault; 499, it left, is a client's as well."""
+        if status >= 500:
+            return self._failed
+        if status >= 400:
+            return self._client
+        return self._failed if reason else self._ok
 
     def _of_model(self, model: str) -> _OfModel:
         """The series of a model; of one too many, those of all others."""

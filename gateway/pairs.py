@@ -52,13 +52,14 @@ class Broken(NamedTuple):
 class _State:
     """One pair that is not as it should be."""
 
-    __slots__ = ("due", "failures", "open", "trial", "why")
+    __slots__ = ("due", "failures", "open", "postponed", "trial", "why")
 
     def __init__(self) -> None:
         self.failures = 0  # in a row
         self.open = True
         self.due = 0.0
         self.trial = False
+        self.postponed = 0  # trials in a row that could not be made
         self.why: Why = "late"
 
 
@@ -86,8 +87,8 @@ class Pairs:
         state = self._states.setdefault(Pair(source, consumer), _State())
         if not state.open or state.trial or not state.failures:  # else one that was under way when the first failed
             state.failures += 1
-            state.due = now + min(self._longest, self._cooldown * 2.0 ** min(state.failures - 1, _MOST_DOUBLINGS))
-        state.open, state.trial, state.why = True, False, why
+            state.due = now + self._back_off_s(state.failures)
+        state.open, state.trial, state.why, state.postponed = True, False, why, 0
         self._struck.setdefault(source, set()).add(consumer)
         self._redraw()
 
@@ -99,7 +100,7 @@ class Pairs:
         for consumer in consumers:
             state = self._states.setdefault(Pair(source, consumer), _State())
             state.open, state.trial, state.due = True, False, now
-            state.why = "restarted"
+            state.why, state.postponed = "restarted", 0
         self._redraw()
 
     def passed(self, source: Rank, consumer: Rank) -> bool:
@@ -107,7 +108,7 @@ class Pairs:
         struck, state = self._struck.pop(source, None), self._states.get(Pair(source, consumer))
         opened = state is not None and state.open
         if state is not None:
-            state.open = state.trial = False
+            state.open, state.trial, state.postponed = False, False, 0
         if opened or struck is not None:
             self._redraw()
         return opened
@@ -126,17 +127,18 @@ class Pairs:
         state = self._states.get(Pair(source, consumer))
         if state is None:
             return
-        state.open = state.trial = False
+        state.open, state.trial, state.postponed = False, False, 0
         struck = self._struck.get(source)
         if struck is not None:
             struck.discard(consumer)
         self._redraw()
 
     def postponed(self, source: Rank, consumer: Rank, now: float) -> None:
-        """The trial could not be made."""
+        """The trial could not be made: the next is later each time, since what keeps it may be there to stay."""
         state = self._states.get(Pair(source, consumer))
         if state is not None and state.trial:
-            state.trial, state.due = False, now + self._cooldown
+            state.postponed += 1
+            state.trial, state.due = False, now + self._back_off_s(state.postponed)
 
     def doubt(self, source: Rank, consumer: Rank, now: float) -> None:
         """Nobody can tell by requests whether they can pull: try them, and name them meanwhile."""
@@ -145,7 +147,7 @@ class Pairs:
     def due(self, now: float) -> list[Pair]:
         """The pairs to be tried now, of each source one, which count as on trial from then on. O(open pairs)."""
         found: dict[Rank, Pair] = {}
-        busy = {pair.source for pair, state in self._states.items() if state.trial}
+        busy = self._busy()
         for pair, state in sorted(self._states.items(), key=lambda item: item[1].due):
             if state.open and state.due <= now and pair.source not in busy:
                 state.trial = True
@@ -159,9 +161,11 @@ class Pairs:
         return list(found.values())
 
     def next_due(self) -> float | None:
-        """When `due` will have something, None: never, as things are. O(open pairs)."""
-        times = [state.due for state in self._states.values() if state.open and not state.trial]
-        return min([*times, *self._doubted.values()], default=None)
+        """When `due` will have something, None: never before a trial has ended or a pull has failed. O(open pairs)."""
+        busy = self._busy()
+        times = [state.due for pair, state in self._states.items() if state.open and pair.source not in busy]
+        doubts = [due for pair, due in self._doubted.items() if pair.source not in busy]
+        return min([*times, *doubts], default=None)
 
     def listens(self, source: Rank, *, listening: bool) -> bool:
         """Whether anybody listens on the port that a rank serves pulls from; whether that is news. O(open pairs)."""
@@ -216,6 +220,14 @@ class Pairs:
             if state.open:
                 due_s = None if state.trial else max(0.0, state.due - now)
                 yield Broken(pair.source, pair.consumer, state.why, state.failures, due_s)
+
+    def _back_off_s(self, row: int) -> float:
+        """Seconds until a trial, after so many in a row that came to nothing."""
+        return min(self._longest, self._cooldown * 2.0 ** min(row - 1, _MOST_DOUBLINGS))
+
+    def _busy(self) -> set[Rank]:
+        """The sources of trials under way."""
+        return {pair.source for pair, state in self._states.items() if state.trial}
 
     def _drop(self, gone: Callable[[Rank], bool]) -> None:
         self._states = {

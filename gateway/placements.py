@@ -43,10 +43,10 @@ class Placements:
         self._logged: set[str] = set()
         self.watcher: Watcher | None = None
 
-    def made(self, ask: Ask, decision: Decision) -> None:
-        """A request goes where the decision says."""
+    def made(self, ask: Ask, decision: Decision, attempt: int) -> None:
+        """A request goes where the decision says, for the first time or once more."""
         if self._decisions.on:
-            self._decisions.made(ask, decision)
+            self._decisions.made(ask, decision, attempt)
         if self.decider.columns.wanted:
             self.decider.columns.placed(ask, decision)
         placed = decision.placed
@@ -67,7 +67,8 @@ class Placements:
         best = replace(self.decider.decide(alone, tried), salt=salt)
         with contextlib.suppress(NoPodReady):
             other = self.decider.decide(ask, {**tried, pod.name: None, **dict.fromkeys(stuck)})
-            if (other.predicted_s or 0.0) < (best.predicted_s or 0.0):
+            sooner = (other.predicted_s or 0.0) < (best.predicted_s or 0.0)
+            if sooner and not self.pulls.waits_for(other):
                 best = other
         self._metrics.detours.labels("other_pod" if best.salt is None else "salt").inc()
         return best

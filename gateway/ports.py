@@ -8,6 +8,7 @@ ZMQ, which listens there, takes a connection that is closed at once for one of t
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Literal
 
 from config.schema import P2P
@@ -18,6 +19,7 @@ from scorers import Rank
 
 _CONNECT_S = 2.0
 _AT_ONCE = 16
+_LAST_PORT = 65535
 _TICK_S = 0.5  # pods that come up are looked at within this
 Result = Literal["listening", "refused", "unreachable"]
 
@@ -88,13 +90,27 @@ class Ports:
 
 
 async def connect(host: str, port: int) -> Result:
-    """What becomes of a connection, which is closed at once."""
+    """What becomes of a connection, which is closed at once. Of several addresses, one that listens is enough."""
+    if port > _LAST_PORT:
+        return "refused"  # nobody can listen there
+    result: Result = "unreachable"
     try:
         async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return "refused"
+            for address in await _addresses(host, port):
+                try:
+                    _, writer = await asyncio.open_connection(address, port)
+                except ConnectionRefusedError:
+                    result = "refused"
+                except OSError:  # such as of a family that this machine does not speak
+                    continue
+                else:
+                    writer.transport.abort()
+                    return "listening"
     except (OSError, TimeoutError, UnicodeError):  # the last: a host name that cannot be one
         return "unreachable"
-    writer.transport.abort()
-    return "listening"
+    return result
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))

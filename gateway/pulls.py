@@ -7,6 +7,7 @@ does, a trial (see `trials`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from math import inf
 
@@ -20,6 +21,7 @@ from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.pairs import Pair, Why
 from gateway.pods import Load, Pod, PodTable
+from gateway.retries import RetryBudget
 from gateway.unreported import Unreported
 from gateway.watchdog import Bounds, Margin, Seen, Watch, patience_s
 from scorers import Prefill, Rank, timed
@@ -33,15 +35,14 @@ _STEP_TOKENS = 8192  # what an engine computes in one step at most, by default
 class Guard:
     """Watches one request that pulls, until its first byte. `fired`: it was given up."""
 
-    __slots__ = ("_before", "_counts", "_decision", "_lease", "_may", "_pulls", "_watch", "fired")
+    __slots__ = ("_before", "_counts", "_decision", "_lease", "_pulls", "_told", "_watch", "fired")
 
-    def __init__(self, pulls: Pulls, decision: Decision, lease: Lease, watch: Watch, may: Callable[[], bool]) -> None:
-        self.fired = False
+    def __init__(self, pulls: Pulls, decision: Decision, lease: Lease, watch: Watch) -> None:
+        self.fired = self._told = False
         self._pulls = pulls
         self._decision = decision
         self._lease = lease
         self._watch = watch
-        self._may = may
         self._counts = counts = decision.pod.in_flight[decision.chosen.rank]  # of this incarnation
         self._before = counts.in_line + counts.passed  # of what has passed by now, none was before this one
 
@@ -58,10 +59,16 @@ class Guard:
             self._lease.pull_is_over()
             return inf
         elif look.finding == "fire":
-            self._pulls.late(self._decision)
-            self.fired = self._may()
-            return 0.0 if self.fired else inf
+            return self._gives_up(look.again_s)
         return look.again_s
+
+    def _gives_up(self, again_s: float) -> float:
+        """As `rings`. Where it may not go again now, it may later."""
+        first, self._told = not self._told, True
+        if first:
+            self._pulls.late(self._decision)
+        self.fired = self._pulls.may_go_again(asked_before=not first)
+        return 0.0 if self.fired else again_s
 
     def _seen(self) -> Seen:
         pod, counts = self._decision.pod, self._counts
@@ -86,6 +93,7 @@ class Pulls:
         self.clock = pods.clock
         self.margin = Margin()
         self.hanging = Hanging()
+        self.budget = RetryBudget(0.0)  # of its own: what pulls cost takes nothing from retries
         self._pods = pods
         self._metrics = metrics
         self._unreported: dict[Rank, Unreported[Pair]] = {}
@@ -99,7 +107,7 @@ class Pulls:
     def reconfigure(self, p2p: P2P) -> None:
         """From now on so."""
         self._p2p = p2p
-        urls = {pod.url for pod in self._pods}
+        self._urls = urls = {pod.url for pod in self._pods}
         self._unreported = {rank: books for rank, books in self._unreported.items() if rank[0] in urls}
         self.hanging.keep(urls)
         for known in (self._asked_about, self._met, self._known):
@@ -115,13 +123,13 @@ class Pulls:
         """What computing costs there. O(1)."""
         return self._pods.costs.prefill(rank)
 
-    def guard(self, decision: Decision, ask: Ask, lease: Lease, may: Callable[[], bool]) -> Guard | None:
-        """Who watches the request from now on; None: it does not pull, or is not to be watched.
-
-        `may` is asked whether it may go again when it is late.
-        """
+    def guard(self, decision: Decision, ask: Ask, lease: Lease) -> Guard | None:
+        """Who watches the request from now on, until `answered`; None: it does not pull, or is not to be watched."""
         deadline, source, chosen = self._p2p.first_byte_deadline, decision.source, decision.chosen
-        if source is None or deadline is None:
+        if source is None:
+            return None
+        self.budget.began()
+        if deadline is None:
             return None
         costs, tokens = self._pods.costs, decision.prompt.tokens or 0
         peer, rank = (source.pod, source.rank), (chosen.pod, chosen.rank)
@@ -138,7 +146,7 @@ class Pulls:
         else:
             patience = deadline
         watch = Watch(self.clock(), wait_s=wait, patience_s=patience, bounds=self._bounds, streams=ask.streams)
-        return Guard(self, decision, lease, watch, may)
+        return Guard(self, decision, lease, watch)
 
     def waits_for(self, decision: Decision) -> list[str]:
         """The names of those from whom blocks hang that the request would wait for where it is placed. As `Hanging`."""
@@ -158,15 +166,28 @@ class Pulls:
         self.hanging.add(pair, prompts, decision.chosen.any_tokens // size, self.clock())
         self._failed(pair, "late")
 
+    def may_go_again(self, *, asked_before: bool) -> bool:
+        """Whether a request whose pull is late may. A yes is paid for out of the budget; a first no is counted."""
+        may = self.budget.take(self.clock())
+        if not may and not asked_before:
+            self._metrics.watchdog_refused.labels("budget").inc()
+        return may
+
     def answered(self, decision: Decision, record: Record) -> None:
-        """A request has ended that named a source, whose answer is whole or was until its client left. O(1)."""
+        """A request has ended that `guard` was asked about. O(1)."""
         source, chosen = decision.source, decision.chosen
+        if source is None:
+            return
+        self.budget.ended(self.clock())
+        # What tells is an answer that is whole, or was until its client left.
         failed = record.status != _OK or record.broken or record.engine_error
-        if source is None or failed or record.first_byte is None:
+        if failed or record.first_byte is None:
             return
         pair = _pair(decision)
         if record.reported_cached is None:
-            self._books(pair.consumer).answered(pair)
+            self._known.add(pair)
+            until = time.monotonic() if record.predicted_ttft is None else record.first_byte  # the first byte may tell
+            self._books(pair.consumer).answered(pair, record.placed, until)
         elif record.reported_cached > chosen.any_tokens:
             if record.predicted_ttft is not None:
                 self.margin.observe(record.first_byte - record.placed - record.predicted_ttft)
@@ -177,7 +198,7 @@ class Pulls:
     def polled(self, pod: Pod, pulled: Mapping[int, float]) -> None:
         """A poll has found what the ranks' counters of pulls say."""
         for rank in pod.ranks:
-            verdict = self._books((pod.url, rank)).polled(pulled.get(rank))
+            verdict = self._books((pod.url, rank)).polled(pulled.get(rank), pod.load_at)
             for pair in verdict.failed:
                 self._failed(pair, "nothing")
             for pair in verdict.succeeded:
@@ -200,6 +221,8 @@ class Pulls:
 
     def succeeded(self, pair: Pair, *, trial: bool = False) -> None:
         """A pull brought something."""
+        if not self._exist(pair):
+            return
         self._met.add(pair)
         self._known.add(pair)
         if trial:
@@ -232,6 +255,8 @@ class Pulls:
         self._pods.pairs.unclear(*pair)
 
     def _failed(self, pair: Pair, why: Why) -> None:
+        if not self._exist(pair):
+            return
         self._met.discard(pair)
         self._known.add(pair)
         pairs, pods = self._pods.pairs, {pod.url: pod.name for pod in self._pods}
@@ -242,6 +267,10 @@ class Pulls:
             event = "pull was late" if why == "late" else "pull brought nothing"
             _log.warning(f"{event}: the source is not named until a trial succeeds", **_told(pair))
         self.changed()
+
+    def _exist(self, pair: Pair) -> bool:
+        """Whether both are configured. Requests may still be under way on pods that are not."""
+        return pair.source[0] in self._urls and pair.consumer[0] in self._urls
 
     def _books(self, consumer: Rank) -> Unreported[Pair]:
         books = self._unreported.get(consumer)

@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from config.schema import P2P
-from gateway.errors import PodError, PodTimeout
+from gateway.errors import PodError, PodRejected, PodTimeout
 from gateway.inject import kv_transfer_params, remote_kv_source
 from gateway.metrics import Metrics
 from gateway.pairs import Pair
@@ -94,7 +94,9 @@ class Trials:
 
     def reconfigure(self, p2p: P2P) -> None:
         """Whether prompts of this gateway's own may be computed. Else the next request is the trial."""
-        self._probe = p2p.probe
+        self._probe = p2p.enabled and p2p.probe
+        if not p2p.enabled:
+            self._pods.pairs.keep([])  # nobody pulls, so nothing is to be tried
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -122,6 +124,9 @@ class Trials:
                 self._pulls.unclear(pair)
             elif result != "impossible":
                 self._pulls.tried(pair, None if result == "ok" else result)
+        except Exception as fault:  # noqa: BLE001 - it is no other trial's
+            self._metrics.task_failures.labels("").inc()
+            _log.exception("task failed", task="trial", exc_info=fault)
         finally:
             self._pods.pairs.postponed(*pair, self._pods.clock())  # where nothing came of it
             self._news.set()
@@ -137,12 +142,12 @@ class Trials:
             await self._complete(found.source, found.source_rank, prompt, None, _COMPUTE_S)
             held = await self._held(found, prompt, size)
             before = await self._pulled(found.consumer, found.rank)
-        except PodError:
-            return "impossible"
-        try:
-            brought = await self._pull(found, prompt, before)
-        except PodTimeout:
-            return "late"
+            answer = await self._pull(found, prompt)
+            if answer is None:
+                return "late"
+            brought = await self._brought(found, answer, before)
+        except PodRejected:
+            return "unclear"  # it takes no such prompt, and will not later either
         except PodError:
             return "impossible"
         if brought:
@@ -150,11 +155,17 @@ class Trials:
         # Where the source was not known to hold the prompt, nothing follows from a pull that brought nothing.
         return "nothing" if held and brought is not None else "unclear"
 
-    async def _pull(self, found: _Ranks, prompt: list[int], before: float | None) -> float | None:
-        """How many tokens, or bytes, the pull brought, where the counter stood at `before`; None: nobody says."""
+    async def _pull(self, found: _Ranks, prompt: list[int]) -> _Answer | None:
+        """None: it was late. Raises PodError."""
         host, port = found.address
         source = remote_kv_source(host, port + found.source_rank, str(uuid.uuid4()))
-        answer = await self._complete(found.consumer, found.rank, prompt, source, _PULL_S)
+        try:
+            return await self._complete(found.consumer, found.rank, prompt, source, _PULL_S)
+        except PodTimeout:
+            return None
+
+    async def _brought(self, found: _Ranks, answer: _Answer, before: float | None) -> float | None:
+        """How many tokens, or bytes, the pull brought, where the counter stood at `before`; None: nobody says."""
         if answer.cached is not None:
             return answer.cached
         after = await self._pulled(found.consumer, found.rank)

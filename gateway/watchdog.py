@@ -15,10 +15,15 @@ of its steps as well, once.
 Then the pod itself is asked, by a poll, since a request may be late for more reasons than its pull. vLLM says how many
 requests wait for capacity, and how many are deferred, which is what one that waits for its pull is:
 
-    all that pull here are deferred   →  fire
+    all that pull here are deferred   →  asked again: fire, if it is so twice in a row, or thrice for what is no stream
     none is, and some want capacity   →  its turn has not come
     none is, and none wants capacity  →  it is being computed: the pull is over, and so is the watch
     some are                          →  it is not known which
+    none waits, and none runs         →  nor is anything, for it is there
+
+Deferred are others, too: who is loaded for from another tier, or waits for a grammar, or pulls for a stranger. So one
+poll proves little. For a stream the next one follows at once. An answer in one piece may be under way, and is not done
+twice for a coincidence: its polls are a patience apart.
 
 Where that is not known, or the pod does not say, a stream gets the cap once more and is then given up. An answer in one
 piece is not: its first byte comes after its last token, and it may be nothing but long.
@@ -44,6 +49,12 @@ _LATE: Final = 1.5
 
 _STEPS: Final = 3
 """Of the engine that a pull takes: it is asked for, it comes, the rest of the prompt is computed."""
+
+_POLLS_OF_A_STREAM: Final = 2
+"""That have to find all that pull deferred: others' requests may be that, too, for as long as a load takes."""
+
+_POLLS: Final = 3
+"""Likewise for an answer in one piece, which may be computed for as long as it takes."""
 
 _SMOOTHING: Final = 0.125
 _DEVIATION_SMOOTHING: Final = 0.25
@@ -115,7 +126,7 @@ class Look(NamedTuple):
 class Watch:
     """One request's. `streams`: its first byte comes with its first token."""
 
-    __slots__ = ("_asked", "_bounds", "_due", "_extended", "_patience", "_stepped", "_streams")
+    __slots__ = ("_asked", "_bounds", "_deferred", "_due", "_extended", "_patience", "_stepped", "_streams")
 
     def __init__(self, now: float, *, wait_s: float, patience_s: float, bounds: Bounds, streams: bool) -> None:
         self._due = now + wait_s + patience_s
@@ -124,6 +135,7 @@ class Watch:
         self._streams = streams
         self._asked: float | None = None  # when a poll was asked for
         self._extended = self._stepped = False
+        self._deferred = 0  # polls in a row by which all that pull there are
 
     def first_s(self, now: float, ahead: int) -> float:
         """Seconds until the first look."""
@@ -149,22 +161,34 @@ class Watch:
 
     def _by_poll(self, now: float, seen: Seen) -> Look:
         waiting, deferred = seen.waiting, seen.deferred
-        if waiting is None or waiting == 0:
-            return self._unknown(now) if waiting is None else Look("over")
-        if deferred is None:
-            return Look("fire") if seen.running == 0 else self._unknown(now)
-        if deferred >= seen.pulls:
-            return Look("fire")
-        if deferred:
+        if waiting is None or (waiting == 0 and seen.running == 0):  # the page is of between two states
             return self._unknown(now)
+        if waiting == 0:
+            return Look("over")
+        if seen.running == 0 if deferred is None else deferred >= seen.pulls:
+            return self._all_deferred(now)
+        if deferred is None or deferred:
+            return self._unknown(now)
+        self._deferred = 0
         return self._later(now, self._patience)  # all that wait want capacity
+
+    def _all_deferred(self, now: float) -> Look:
+        self._deferred += 1
+        if self._deferred >= (_POLLS_OF_A_STREAM if self._streams else _POLLS):
+            return self._fire()
+        return self._later(now, LOOK_S if self._streams else self._patience)
+
+    def _fire(self) -> Look:
+        self._asked = None  # who may not go again has it polled anew
+        return Look("fire", LOOK_S)
 
     def _unknown(self, now: float) -> Look:
         """Nobody can tell whether it hangs."""
+        self._deferred = 0
         if not self._streams:
             return self._later(now, self._patience)
         if self._extended:
-            return Look("fire")
+            return self._fire()
         self._extended = True
         return self._later(now, self._bounds.cap)
 

@@ -24,6 +24,7 @@ from gateway.direct import Address, DirectPod, reach
 from scorers import Costs
 
 _FAILED: Final = 1
+_INTERRUPTED: Final = 130
 _ROUNDS: Final = 5
 _TIMEOUT_S: Final = 120.0
 _MAX_TIME_S: Final = 900.0
@@ -72,9 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, write. 1: the pods cannot be measured; ConfigError: the options do not fit together."""
+    """Measure, print, write. 1: the pods cannot be measured, 130: by Ctrl-C.
+
+    ConfigError: the options do not fit together.
+    """
     lengths, pair = _checked(args)
     kept = _kept(args.save)
+    if args.json is not None and not _is_device(args.json):
+        _writable("--json", args.json)
     try:
         measured = asyncio.run(_measured(args, pair, lengths))
     except CalibrationFailed as error:
@@ -82,13 +88,16 @@ def run(args: argparse.Namespace) -> int:
         return _FAILED
     except LadderError as error:  # only the pods know how much they take
         raise ConfigError(f"--lengths: {error}") from error
+    except KeyboardInterrupt:
+        sys.stderr.write("calibrate: interrupted: nothing is written\n")
+        return _INTERRUPTED
     found = _result(measured, pair)
     sys.stdout.write(report(found))
     try:
         if args.save is not None:
             _save(args.save, kept, measured, pair.urls)
         if args.json is not None:
-            args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found.document())) + b"\n")
+            _write(args.json, msgspec.json.format(msgspec.json.encode(found.document())) + b"\n")
         if args.plot is not None:
             plot.plot(args.plot, found)
     except OSError as error:
@@ -175,14 +184,32 @@ def _kept(path: Path | None) -> dict[str, Any] | None:
     """What the file to save to holds already; None: nothing."""
     if path is None:
         return None
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"--save: {path.parent} is not a directory that can be written to")
+    _writable("--save", path)
     try:
         return costs_file.kept(str(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"--save: {path} is there, and no file of costs: {error}") from error
+
+
+def _is_device(path: Path) -> bool:
+    """Whether it is no file, as /dev/stdout."""
+    return path.exists() and not path.is_file()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing, where that can be."""
+    if _is_device(path):
+        path.write_bytes(data)
+    else:
+        costs_file.replace(path, data)
+
+
+def _writable(option: str, path: Path) -> None:
+    """Before anything is measured."""
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{option}: {path.parent} is not a directory that can be written to")
 
 
 def _save(path: Path, kept: dict[str, Any] | None, measured: Measured, urls: Sequence[str]) -> None:

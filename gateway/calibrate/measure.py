@@ -43,6 +43,13 @@ class CalibrationFailed(Exception):
     """One line: why nothing can be said of these pods."""
 
 
+class _TimeIsUp(CalibrationFailed):
+    def __init__(self) -> None:
+        super().__init__(
+            "time was up before each length was measured once: allow more with --max-time, or fewer --lengths"
+        )
+
+
 class Measured(Struct):
     """What came of it. `first_pulls` are by consumer, in seconds."""
 
@@ -78,10 +85,12 @@ class Climb:
         firsts = await self._meet(lengths)
         rungs: list[Rung] = []
         for turn in turns(lengths, rounds):
-            if time.monotonic() > self._until:
+            try:
+                self._in_time()
+                rungs.append(await self._rung(turn))
+            except _TimeIsUp:
                 self._cut_short(turn, lengths, rungs)
                 break
-            rungs.append(await self._rung(turn))
         await self._note_others(began)
         return Measured(self._model, rungs, firsts, self._warnings)
 
@@ -188,6 +197,7 @@ class Climb:
             if self._pause + 1 == len(_PAUSES_S) or (not pulled.happened and source in self._deaf):
                 raise CalibrationFailed(self._why_nothing(source, consumer, pulled, tokens))
             self._pause += 1
+            self._in_time()
 
     def _why_nothing(self, source: int, consumer: int, pulled: Pulled, tokens: int) -> str:
         one, other = self._pods[source], self._pods[consumer]
@@ -232,12 +242,15 @@ class Climb:
             if others > 0:
                 self._warnings.append(f"{pod.url} also answered others: {others:,} prompt tokens beside our {sent:,}")
 
+    def _in_time(self) -> None:
+        """Raises _TimeIsUp."""
+        if time.monotonic() > self._until:
+            raise _TimeIsUp
+
     def _cut_short(self, turn: Turn, lengths: Sequence[int], rungs: Sequence[Rung]) -> None:
         measured = {(rung.source, rung.tokens) for rung in rungs}
         if len(measured) < 2 * len(lengths):
-            raise CalibrationFailed(
-                "time was up before each length was measured once: allow more with --max-time, or fewer --lengths"
-            )
+            raise _TimeIsUp
         self._warnings.append(f"time was up in round {turn.round + 1}")
 
     async def _asked(self, answer: Awaitable[T]) -> T:

@@ -17,7 +17,7 @@ from config.load import Config, ConfigError, from_urls, load
 from gateway.checks.compare import compare, fleets
 from gateway.checks.facts import PodFacts
 from gateway.checks.finding import Finding, exit_code, summary
-from gateway.checks.judge import judge
+from gateway.checks.judge import judge, settled
 from gateway.checks.look import Looker, PodUnderCheck, look_at_all
 from gateway.checks.pulls import pairs, try_all
 from gateway.direct import DirectPod, reach
@@ -79,7 +79,7 @@ async def check(config: Config, timeout: float) -> list[Finding]:  # noqa: ASYNC
             for fleet in fleets([pod.facts for pod in seen]):
                 findings += compare(fleet)
                 findings += await _pulls(fleet, seen)
-            return findings
+            return settled(findings)
     finally:
         context.destroy(linger=0)
 

@@ -28,6 +28,8 @@ class RankFacts(Struct, kw_only=True):
     common: BlockStored | None = None
     """What it announced of the prompt that all pods were given."""
     prompt_blocks: int = 0
+    coarse: bool = False
+    """Its CPU tier took nothing of a short prompt, so a longer one followed, with hardly an answer."""
     offloaded: int = 0
     described: bool = True
     replay: Literal["none", "silent", "answers"] = "none"
@@ -36,7 +38,9 @@ class RankFacts(Struct, kw_only=True):
     gpu_blocks: int | None = None
     p2p: tuple[str, int] | None = None
     refused: str | None = None
-    """Why nobody can be connected to at `p2p`; None: somebody listens."""
+    """That nobody listens at `p2p`."""
+    unreached: str | None = None
+    """Why that cannot be told: the pods may reach it all the same."""
     tells_cached: bool | None = None
     failed: str = ""
     """Why the prompt had no answer."""

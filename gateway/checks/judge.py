@@ -5,7 +5,7 @@ FAIL is for what keeps the pod from pulling or from being pulled from at all, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from config.schema import join_address
 from gateway.checks.facts import PodFacts, RankFacts
@@ -37,6 +37,17 @@ def judge(pod: PodFacts) -> Iterator[Finding]:
         yield Finding("warn", "identity", pod.url, message, "look at the pod's log")
     for rank in pod.ranks:
         yield from _rank(rank)
+
+
+def settled(findings: Sequence[Finding]) -> list[Finding]:
+    """With what test pulls have shown: a pod from which one came has a CPU tier, whatever its events told."""
+    gave = {finding.peer for finding in findings if (finding.level, finding.check) == ("ok", "pull")}
+    return [
+        Finding("note", finding.check, finding.pod, f"{finding.message}; but one came from it")
+        if (finding.level, finding.check) == ("FAIL", "cpu-tier") and finding.pod in gave
+        else finding
+        for finding in findings
+    ]
 
 
 def _rank(rank: RankFacts) -> Iterator[Finding]:
@@ -95,6 +106,9 @@ def _cpu_tier(rank: RankFacts) -> Iterator[Finding]:
     yield Finding("ok", "cpu-tier", rank.label, "prompts reach its CPU tier")
     if rank.offloaded > rank.prompt_blocks:
         yield Finding("ok", "generated", rank.label, "generated tokens reach its CPU tier")
+    elif rank.coarse:
+        message = "whether generated tokens reach its CPU tier cannot be told: it takes many blocks as one"
+        yield Finding("note", "generated", rank.label, message)
     else:
         message = "generated tokens do not reach its CPU tier: the next turn's pull ends at the last prompt"
         yield Finding("warn", "generated", rank.label, message, "set offload_prompt_only to false in its extra config")
@@ -127,6 +141,9 @@ def _p2p(rank: RankFacts) -> Finding:
         message = "where it serves pulls is not known: several pods of one host have the same default"
         return Finding("FAIL", "p2p-port", rank.label, message, "name it as p2p: HOST:PORT, as the pod was told to")
     where = join_address(*rank.p2p)
+    if rank.unreached is not None:
+        message = f"whether somebody listens for pulls at {where} cannot be told from this host: {rank.unreached}"
+        return Finding("note", "p2p-port", rank.label, message)
     if rank.refused is not None:
         fix = f"give its secondary_tiers a p2p tier with that very host and port, or correct p2p; {_ARGS}"
         return Finding("FAIL", "p2p-port", rank.label, f"nothing serves pulls at {where}: {rank.refused}", fix)

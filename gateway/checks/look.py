@@ -12,8 +12,8 @@ import zmq.asyncio
 from config.schema import Poll
 from gateway.checks.facts import PodFacts, RankFacts
 from gateway.checks.stream import Stream, replayed, subscribed
-from gateway.checks.told import Occupancy
-from gateway.direct import DirectPod, connection_refused, fresh_prompt
+from gateway.checks.told import Occupancy, Trail
+from gateway.direct import REFUSED, DirectPod, connection_refused, fresh_prompt
 from gateway.errors import PodError, PodRejected
 from gateway.poller import EventSource, Poller
 from gateway.upstream import PodApi, decoded
@@ -25,6 +25,9 @@ _ANNOUNCED_S: Final = 3.0
 """Events of a step come with its answer, or some milliseconds later; what is offloaded, a step later."""
 
 _TRIES: Final = 2
+
+_LONG_PROMPT: Final = 512
+"""Tokens for a pod whose CPU tier takes so many blocks as one that a short prompt fills none."""
 
 
 class PodUnderCheck:
@@ -72,7 +75,7 @@ class Looker:
             facts.unreachable = error.message
             return seen
         if facts.model is not None:
-            seen.ranks = [await self._rank(pod, facts.model, *each) for each in _ranks(pod, sources)]
+            seen.ranks = [await self._rank(pod, facts, facts.model, *each) for each in _ranks(pod, sources)]
             facts.ranks = [rank.facts for rank in seen.ranks]
         return seen
 
@@ -92,7 +95,9 @@ class Looker:
         except PodError as error:
             facts.identity_problem = error.message
 
-    async def _rank(self, pod: DirectPod, model: str, rank: int | None, source: EventSource | None) -> RankUnderCheck:
+    async def _rank(
+        self, pod: DirectPod, about: PodFacts, model: str, rank: int | None, source: EventSource | None
+    ) -> RankUnderCheck:
         label = pod.url if rank is None else f"{pod.url} rank {rank}"
         asked = DirectPod(self._api, pod.spec, pod.p2p, timeout=self._timeout, rank=rank)
         facts = RankFacts(label=label, rank=rank or 0, p2p=asked.p2p)
@@ -102,10 +107,11 @@ class Looker:
             stream = await self._stack.enter_async_context(subscribed(self._context, source))
             facts.problem, facts.stream = stream.problem, "unreachable" if stream.problem else "silent"
         if asked.p2p is not None:
-            facts.refused = await connection_refused(asked.p2p)
+            problem = await connection_refused(asked.p2p)
+            facts.refused, facts.unreached = (problem, None) if problem == REFUSED else (None, problem)
         seen = RankUnderCheck(asked, facts, None if facts.problem else stream)
         try:
-            await self._ask(seen, model)
+            await self._ask(seen, model, about)
         except PodError as error:
             facts.failed = error.message
         if source is not None and facts.stream == "arriving":
@@ -114,20 +120,32 @@ class Looker:
             facts.occupancy = occupancy if facts.replay == "answers" else None
         return seen
 
-    async def _ask(self, rank: RankUnderCheck, model: str) -> None:
+    async def _ask(self, rank: RankUnderCheck, model: str, about: PodFacts) -> None:
         """Have it answer a fresh prompt, which is followed through its tiers, and then what all pods are given."""
         facts = rank.facts
         cache = await rank.pod.cache_info()
         facts.block_size, facts.gpu_blocks = cache.block_size, cache.gpu_blocks
         block = min(cache.block_size or _USUAL_BLOCK, _LARGEST_BLOCK)
+        chunk = _chunk(about, block)
+        blocks = _PROMPT_BLOCKS * (chunk or block) // block
         for _ in range(_TRIES):
-            # Its own: by what all pods are given, another pod's events could pass for this one's.
-            prompt = fresh_prompt(_PROMPT_BLOCKS * block)
-            # A block of answer, and more: of its last token there is no KV yet.
-            await rank.pod.complete(model, prompt, max_tokens=block + 2)
-            if rank.stream is None or await self._followed(rank, rank.stream, model, prompt):
+            # A chunk of answer, and more: of its last token there is no KV yet.
+            if await self._announced(rank, model, blocks, block, answer=(chunk or block) + 2):
                 break
+        longer = _LONG_PROMPT // block
+        if facts.trail is not None and facts.trail.stored and not facts.offloaded and longer > blocks:
+            facts.coarse = _fits(about, _LONG_PROMPT + 1)
+            if facts.coarse:
+                await self._announced(rank, model, longer, block, answer=1)
         await self._compared(rank, model, self._common[: _PROMPT_BLOCKS * block])
+
+    async def _announced(self, rank: RankUnderCheck, model: str, blocks: int, block: int, *, answer: int) -> bool:
+        """Have it answer a prompt of so many blocks; False: it was not announced, though somebody listens."""
+        # Its own: by what all pods are given, another pod's events could pass for this one's.
+        prompt = fresh_prompt(blocks * block)
+        trail = None if rank.stream is None else rank.stream.told.follow(prompt)
+        await rank.pod.complete(model, prompt, max_tokens=answer)
+        return rank.stream is None or trail is None or await self._followed(rank, rank.stream, model, trail, blocks)
 
     async def _compared(self, rank: RankUnderCheck, model: str, prompt: list[int]) -> None:
         """Have it announce what all pods announce; asked once more, it has something to reuse."""
@@ -141,14 +159,14 @@ class Looker:
             facts.common = trail.first
             facts.unusable = stream.told.unusable.total()
 
-    async def _followed(self, rank: RankUnderCheck, stream: Stream, model: str, prompt: Sequence[int]) -> bool:
+    async def _followed(self, rank: RankUnderCheck, stream: Stream, model: str, trail: Trail, blocks: int) -> bool:
         """Whether the prompt was announced."""
         facts, told = rank.facts, stream.told
-        facts.trail = trail = told.follow(prompt)
-        facts.prompt_blocks = _PROMPT_BLOCKS
-        await stream.until(lambda: len(trail.stored) > _PROMPT_BLOCKS, _ANNOUNCED_S)
+        facts.trail, facts.prompt_blocks = trail, blocks
+        enough = blocks - 1 if facts.coarse else blocks  # else its answer, too
+        await stream.until(lambda: len(trail.stored) > enough, _ANNOUNCED_S)
         if trail.stored:
-            await self._settled(rank, stream, model, lambda: told.offloaded(trail) > _PROMPT_BLOCKS)
+            await self._settled(rank, stream, model, lambda: told.offloaded(trail) > enough)
         facts.offloaded, facts.described = told.offloaded(trail), told.described(trail)
         if trail.stored:
             facts.stream = "arriving"
@@ -159,6 +177,19 @@ class Looker:
         if not await stream.until(met, _ANNOUNCED_S / 2):
             await rank.pod.complete(model, fresh_prompt(_USUAL_BLOCK))
             await stream.until(met, _ANNOUNCED_S)
+
+
+def _chunk(about: PodFacts, block: int) -> int | None:
+    """How many tokens its CPU tier takes as one; None: it does not tell, or too many for a small prompt."""
+    told = (about.identity or {}).get("offload_block_size")
+    if not isinstance(told, int) or not block <= told <= _LARGEST_BLOCK or told % block:
+        return None
+    return told if _fits(about, (_PROMPT_BLOCKS + 1) * told + 2) else None
+
+
+def _fits(about: PodFacts, tokens: int) -> bool:
+    limit = about.models[0].max_model_len if about.models else None
+    return limit is None or tokens <= limit
 
 
 def _ranks(pod: DirectPod, sources: Sequence[EventSource]) -> list[tuple[int | None, EventSource | None]]:

@@ -78,6 +78,7 @@ def _missing(pair: Pair) -> str | None:
     for rank in (pair.source, pair.consumer):
         if rank.facts.failed:
             return f"{rank.facts.label} does not answer"
+    # A port that only this host does not reach, the consumer may.
     if pair.source.facts.p2p is None or pair.source.facts.refused is not None:
         return f"nothing serves pulls of {pair.source.facts.label}"
     return None
@@ -86,14 +87,15 @@ def _missing(pair: Pair) -> str | None:
 async def _pull(pair: Pair, model: str) -> Pulled:
     """The first one that brings something, or the last one."""
     source, stream = pair.source, pair.source.stream
-    tokens = _BLOCKS * (source.facts.block_size or _USUAL_BLOCK) + 1
+    blocks = max(_BLOCKS, source.facts.prompt_blocks, pair.consumer.facts.prompt_blocks)
+    tokens = blocks * (source.facts.block_size or _USUAL_BLOCK) + 1
     for pause in _PAUSES_S:
         prompt = fresh_prompt(tokens)
         trail = None if stream is None else stream.told.follow(prompt)
         await source.pod.complete(model, prompt)
         if stream is not None and trail is not None:
             told = stream.told
-            await stream.until(lambda told=told, trail=trail: told.offloaded(trail) >= _BLOCKS, _OFFLOADED_S)  # type: ignore[misc]
+            await stream.until(lambda told=told, trail=trail: told.offloaded(trail) >= blocks, _OFFLOADED_S)  # type: ignore[misc]
         await asyncio.sleep(pause)
         pulled = await pull(source.pod, pair.consumer.pod, model, prompt)
         if pulled.happened or pulled.answer.seconds > _HUNG_S:

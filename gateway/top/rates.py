@@ -42,7 +42,8 @@ class Rates(Struct, frozen=True):
 
 def page(text: str, at: float) -> Page:
     """Parse what is needed of an exposition. Raises ValueError. O(lines); of others nothing but their beginning."""
-    wanted = "".join(line for line in text.splitlines(keepends=True) if line.startswith(_WANTED))
+    # Not `splitlines`: that ends lines at U+2028 and the like, which may be in the name of a model.
+    wanted = "".join(f"{line}\n" for line in text.split("\n") if line.startswith(_WANTED))
     series: dict[str, dict[Labels, float]] = defaultdict(dict)
     for family in text_string_to_metric_families(wanted):
         for sample in family.samples:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -68,9 +68,9 @@ class Side(Struct):
 
 
 class Replay:
-    """All decisions of a log, by other `rules`; None: by those that were in force, each by its own."""
+    """All decisions of a log, by other `rules`, made of those in force; None: by those, each by its own."""
 
-    def __init__(self, rules: Rules | None) -> None:
+    def __init__(self, rules: Callable[[Rules], Rules] | None) -> None:
         self.reader = Reader()
         self.logged, self.replayed = Side(), Side()
         self.same = self.other_pod = self.other_source = 0
@@ -86,16 +86,18 @@ class Replay:
     def run(self, lines: Iterable[bytes], *, keep: int) -> None:
         """Decide all of them, and keep the first changes. Raises ValueError for a log that cannot be replayed."""
         for logged in self.reader.read(lines):
-            again = redecided(logged, self._rules or logged.rules)
-            own = again if self._rules is None else redecided(logged, logged.rules)
+            if self._rules is None:
+                again = own = redecided(logged, logged.rules)
+            else:
+                rules = self._rules(logged.rules)
+                again, own = redecided(logged, rules), redecided(logged, logged.rules)
+                self.missing |= missing(logged, rules)
             self._add(logged, own, again, keep)
 
     def _add(self, logged: Logged, own: Redecided, again: Redecided, keep: int) -> None:
         before, after = logged_choice(logged), again.choice
         self.logged.add(before, own.predicted_s)
         self.replayed.add(after, again.predicted_s)
-        if self._rules is not None:
-            self.missing |= missing(logged, self._rules)
         same = again.same_as(logged) if self._rules is None else before == after
         self.same += same
         moved = (before.pod, before.rank) != (after.pod, after.rank)
@@ -140,7 +142,7 @@ def register(commands: _SubParsers) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        replay = Replay(None if arguments.config is None and arguments.preset is None else _rules(arguments))
+        replay = Replay(_rules(arguments))
         replay.run(_lines(arguments.logs), keep=sys.maxsize if arguments.json else max(0, arguments.show))
     except (ConfigError, ValueError, OSError, TypeError) as error:
         print(f"p2p-loadgen: {' '.join(str(error).split())}", file=sys.stderr)
@@ -149,25 +151,38 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"p2p-loadgen: nothing to replay: {_left_out(replay.reader) or 'no decisions'}", file=sys.stderr)
         return _WRONG_ARGUMENTS
     print("\n".join(_told(replay, arguments)))
-    if arguments.json is not None:
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(replay.row())))
+    try:
+        if arguments.json is not None:
+            arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(replay.row())))
+    except OSError as error:
+        print(f"p2p-loadgen: {error}", file=sys.stderr)
+        return _WRONG_ARGUMENTS
     as_it_was = arguments.config is None and arguments.preset is None
     return _DIFFERS if as_it_was and replay.same < replay.count else 0
 
 
-def _rules(arguments: argparse.Namespace) -> Rules:
-    if arguments.config is not None:
-        config = load(arguments.config)
-        return Rules(config.placement, config.p2p)
-    return _first_rules(arguments)
+def _rules(arguments: argparse.Namespace) -> Callable[[Rules], Rules] | None:
+    if arguments.preset is not None:
+        return _Preset(Placement(preset=arguments.preset))
+    if arguments.config is None:
+        return None
+    config = load(arguments.config)
+    rules = Rules(config.placement, config.p2p)
+    return lambda _: rules
 
 
-def _first_rules(arguments: argparse.Namespace) -> Rules:
-    """With the filters and pulls that were in force first. Raises ValueError where there are none."""
-    for logged in Reader().read(_lines(arguments.logs)):
-        preset = Placement(preset=arguments.preset)
-        return Rules(replace(preset, preset=None, filters=logged.rules.placement.filters), logged.rules.p2p)
-    raise ValueError("nothing to replay: no decision with a table")
+class _Preset:
+    """Rules with the scorers and the picker of a preset; filters and pulls stay those in force, which may change."""
+
+    def __init__(self, preset: Placement) -> None:
+        self._placement = replace(preset, preset=None)
+        self._last: tuple[Rules, Rules] | None = None
+
+    def __call__(self, in_force: Rules) -> Rules:
+        if self._last is None or self._last[0] is not in_force:
+            placement = replace(self._placement, filters=in_force.placement.filters)
+            self._last = in_force, Rules(placement, in_force.p2p)
+        return self._last[1]
 
 
 def _lines(files: Iterable[Path]) -> Iterator[bytes]:

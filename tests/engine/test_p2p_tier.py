@@ -152,9 +152,28 @@ def test_a_source_that_goes_on_writes_to_no_memory_that_was_given_up(engine: Eng
         check=False,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=110,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_where_a_name_of_vllm_is_missing_it_is_vllms_own_tier(engine: EngineEnvironment) -> None:
+    program = """
+import vllm.v1.kv_offload.base
+del vllm.v1.kv_offload.base.OffloadingGaugeMetadata
+import engine_patch.p2p_tier
+print("has", engine_patch.p2p_tier.BoundedP2PTier.__name__)
+"""
+    done = subprocess.run(
+        [str(engine.python), "-c", program],
+        env={**os.environ, "PYTHONPATH": str(engine.search_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert "has _StockTier" in done.stdout.splitlines()
+    assert (done.stdout + done.stderr).count("using vLLM's own P2P tier") == 1
 
 
 def test_another_version_gets_vllms_own_tier_and_one_warning(engine: EngineEnvironment) -> None:

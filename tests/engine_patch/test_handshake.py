@@ -1,5 +1,6 @@
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,13 @@ def test_what_is_no_message_of_the_protocol_is_kept_for_the_session_to_refuse() 
 def test_a_fetch_that_was_taken_back_is_not_served() -> None:
     messages = [lookup(), fetch(), fetch(round_seq=1), abort()]
     assert withdrawn_left_out(messages) == [lookup(), fetch(round_seq=1), abort()]
+
+
+@pytest.mark.parametrize(("named", "round_seq"), [(["r"], 0), ("r", {}), (None, None), ({}, [])])
+def test_an_abort_of_nothing_takes_nothing_back(named: Any, round_seq: Any) -> None:
+    odd: Message = {"type": "abort_fetch", "kv_request_id": named, "round_seq": round_seq}
+    also: Message = odd | {"type": "fetch"}
+    assert withdrawn_left_out([fetch(), also, odd]) == [fetch(), also, odd]
 
 
 def test_an_abort_before_a_fetch_is_of_an_older_one() -> None:

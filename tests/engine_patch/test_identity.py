@@ -1,4 +1,5 @@
 import hashlib
+import sys
 from types import SimpleNamespace as Part
 from typing import Any
 
@@ -40,6 +41,15 @@ def test_a_pod_that_does_not_offload_has_its_own_blocks() -> None:
     assert facts["offload_block_size"] == 16
 
 
+@pytest.mark.parametrize(
+    ("extra", "tokens"),
+    [({"blocks_per_chunk": 8}, 128), ({"blocks_per_chunk": "2"}, 32), ({"block_size": "64"}, 64), ({}, 16)],
+)
+def test_a_chunk_may_be_given_in_blocks(extra: dict[str, Any], tokens: int) -> None:
+    facts = identity(configuration(kv_transfer_config=Part(kv_connector_extra_config=extra)), "0.32", lambda _: b"")
+    assert facts["offload_block_size"] == tokens
+
+
 def test_a_seed_that_only_the_engine_knows_is_not_told() -> None:
     assert identity(configuration(), "0.32", lambda _: None)["hash_seed"] is None
 
@@ -57,6 +67,20 @@ class App:
     def add_api_route(self, path: str, answer: Any, methods: list[str]) -> None:
         assert methods == ["GET"]
         self.routes[path] = answer
+
+
+async def test_an_engine_that_is_not_as_expected_costs_the_facts_and_not_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", Part())
+    monkeypatch.setitem(sys.modules, "vllm.version", Part(__version_tuple__=(0, 99, 0)))
+    plugin, app = IdentityPlugin(), App()
+    plugin.attach_router(app)
+    await plugin.init_state(Part(vllm_config=Part()), object(), object())
+    (line,) = caplog.messages
+    assert line.startswith("/kv/identity has nothing to tell: AttributeError: ")
+    with pytest.raises(ImportError):  # as below
+        await app.routes["/kv/identity"]()
 
 
 async def test_a_server_without_an_engine_starts_all_the_same() -> None:

@@ -34,12 +34,32 @@ def test_a_chunk_that_was_not_freed_is_not_given_back() -> None:
     assert quarantine.release(7) == set()
 
 
-def test_only_the_pulls_of_a_source_that_is_gone_are_over() -> None:
+def test_only_the_pulls_of_a_source_that_is_gone_are_over_and_a_little_later() -> None:
     quarantine = holding()
     quarantine.put(8, B, [9], 0)
     quarantine.hold(9)
-    assert quarantine.release_peer(A) == {1, 2}
+    quarantine.let_go(A, 1)
+    assert quarantine.expire(1) == set()
+    assert quarantine.expire(1 + LET_GO_S) == {1, 2}
     assert quarantine.peers() == {B}
+
+
+def test_what_is_under_way_in_the_session_that_stands_is_not_let_go() -> None:
+    quarantine = holding()
+    quarantine.put(8, A, [9], 0)
+    quarantine.hold(9)
+    quarantine.let_go(A, 0, but={8})
+    assert quarantine.expire(LET_GO_S) == {1, 2}
+    assert 8 in quarantine
+
+
+def test_the_chunks_of_a_pull_that_was_dropped_stay_out_of_use_a_little_longer() -> None:
+    quarantine = holding()
+    quarantine.ended(7, 10)
+    quarantine.ended(7, 12)
+    quarantine.ended(8, 12)  # nobody's
+    assert quarantine.expire(10 + LET_GO_S - 0.01) == set()
+    assert quarantine.expire(10 + LET_GO_S) == {1, 2}
 
 
 def test_a_source_that_greets_anew_has_let_go_and_a_little_later_can_write_no_more() -> None:
@@ -70,6 +90,11 @@ def test_when_all_memory_was_taken_back_there_is_nothing_to_return() -> None:
     assert not quarantine.hold(3)
 
 
+def gone(quarantine: Quarantine, peer: str, now: float) -> set[int]:
+    quarantine.let_go(peer, now)
+    return quarantine.expire(now + LET_GO_S)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["free", "done", "gone", "later"]), st.integers(0, 3)), max_size=60))
 def test_each_chunk_comes_back_once(steps: list[tuple[str, int]]) -> None:
     """Pull n has the chunks 10n to 10n+2; what is freed is either free or held, and comes back once at most."""
@@ -88,7 +113,7 @@ def test_each_chunk_comes_back_once(steps: list[tuple[str, int]]) -> None:
         back = {
             "free": set[int],
             "done": lambda pull=pull: quarantine.release(pull),
-            "gone": lambda pull=pull: quarantine.release_peer(A if pull % 2 else B),
+            "gone": lambda pull=pull, now=now: gone(quarantine, A if pull % 2 else B, now),
             "later": lambda now=now: quarantine.expire(now),
         }[step]()
         assert not back & free

@@ -1,6 +1,8 @@
+import fcntl
 import itertools
 import os
 import queue
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +64,43 @@ def test_what_came_between_the_last_look_and_the_sleep_is_not_missed() -> None:
         os.write(writer, b"x")
         watch.arm(LONG_S)
         wakes.get(timeout=5)
+
+
+def test_a_descriptor_beyond_the_first_1024_serves() -> None:
+    reader, writer = os.pipe()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
+    far = fcntl.fcntl(reader, fcntl.F_DUPFD, 1024)
+    wakes: queue.Queue[str] = queue.Queue()
+    watch = Watch(far, lambda: wakes.put("wake"))
+    watch.looked()
+    watch.arm(LONG_S)
+    os.write(writer, b"x")
+    wakes.get(timeout=5)
+    watch.close()
+    for descriptor in (reader, writer, far):
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_nobody_watches_does_not_sleep() -> None:
+    reader, writer = os.pipe()
+
+    def fails() -> None:
+        raise RuntimeError
+
+    watch = Watch(reader, fails)
+    watch.looked()
+    watch.arm(0.01)
+    watch._thread.join(5)
+    assert not watch.alive
+    watch.looked()
+    watch.arm(LONG_S)
+    assert not watch.asleep
+    watch.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_after_a_tick_the_engine_wakes_in_any_case() -> None:

@@ -1,6 +1,7 @@
 """The access log: a line per request, and never in a request's way."""
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,37 @@ def test_as_text_it_is_for_a_person_and_shows_no_variables() -> None:
     assert "ValueError: why" in told
     assert "locals" not in told
     assert logging.getLogger("gateway").handlers == []
+
+
+class FullDisk(io.RawIOBase):
+    """A file on a disk that has so much room, until some is made."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.content = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        taken = bytes(data)[: self.room]
+        self.room -= len(taken)
+        self.content += taken
+        return len(taken)
+
+
+async def test_a_line_that_a_full_disk_tore_spoils_no_other() -> None:
+    disk, lost = FullDisk(14), list[int]()
+    log = log_file.LogFile("test log", lost.append)
+    log.reconfigure("nowhere", disk)
+    for line in (b'{"n": 1}\n', b'{"n": 2}\n'):
+        log.write(line)
+        log._flush()
+    await until(lambda: lost == [1])
+    disk.room = 1000
+    log.write(b'{"n": 3}\n')
+    await log.close()
+    assert disk.content.split(b"\n") == [b'{"n": 1}', b'{"n":', b'{"n": 3}', b""]

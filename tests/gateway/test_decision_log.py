@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from config.load import ConfigError
 from config.schema import Config
-from gateway import explain_header, log_file
+from gateway import decision_log, explain_header, log_file
 from gateway.decision import Ask, Decision
 from gateway.decision_log import DecisionLog, open_file
 from scorers import Candidate
@@ -31,6 +31,7 @@ from tests.gateway.fleet import (
     warm,
 )
 
+Entries = list[MutableMapping[str, Any]]
 SCORERS = {"prefix", "queue", "kv-utilization"}  # of AFFINITY
 
 
@@ -127,7 +128,7 @@ async def captured(front: Front) -> tuple[Ask, Decision]:
     seen: list[tuple[Ask, Decision]] = []
     log = front.parts.decision_log
     made = log.made
-    log.made = lambda ask, decision: seen.append((ask, decision))  # type: ignore[method-assign]
+    log.made = lambda ask, decision, _: seen.append((ask, decision))  # type: ignore[method-assign]
     await front.complete(ids(40))
     log.made = made  # type: ignore[method-assign]
     return seen[0]
@@ -138,7 +139,7 @@ async def test_shares_are_about_what_was_asked_for(tmp_path: Path) -> None:
     async with logging_to(file, decision_log={"sample": 0.6, "full_sample": 0.2}) as (front, _):
         ask, decision = await captured(front)
         for _ in range(2000):
-            front.parts.decision_log.made(ask, decision)
+            front.parts.decision_log.made(ask, decision, 1)
     found = [line for line in lines(file) if line["event"] == "decision"]
     assert 1100 < len(found) < 1300
     assert 300 < sum("table" in line for line in found) < 500
@@ -203,7 +204,7 @@ async def test_a_disk_that_hangs_drops_bytes_beyond_a_bound(tmp_path: Path, monk
     async with logging_to(pipe, decision_log={"full_sample": 1.0}) as (front, _):
         ask, decision = await captured(front)
         while not await _dropped(front, 1):
-            front.parts.decision_log.made(ask, decision)
+            front.parts.decision_log.made(ask, decision, 1)
         assert (await front.complete(ids(40))).status == 200
         assert await _dropped(front, 2)
         os.close(reading)  # the writer gets an error, and ends
@@ -213,10 +214,42 @@ async def test_a_model_with_a_name_that_is_no_text_costs_its_line(tmp_path: Path
     file = tmp_path / "decisions.log"
     async with logging_to(file, decision_log={"full_sample": 1.0}) as (front, _):
         ask, decision = await captured(front)
-        front.parts.decision_log.made(msgspec.structs.replace(ask, model="\udcff"), decision)
+        front.parts.decision_log.made(msgspec.structs.replace(ask, model="\udcff"), decision, 1)
         assert await _dropped(front, 1)
-        front.parts.decision_log.made(ask, decision)
+        front.parts.decision_log.made(ask, decision, 1)
         await written(file, 2)
+
+
+@pytest.mark.parametrize("share", ["sample", "full_sample"])
+async def test_a_decision_that_cannot_be_written_down_costs_its_line_and_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Entries, share: str
+) -> None:
+    file, line = tmp_path / "decisions.log", decision_log.line
+
+    def fails(*_: object) -> None:
+        raise TypeError("no such type in JSON")
+
+    async with logging_to(file, decision_log={share: 1.0}) as (front, _):
+        monkeypatch.setattr(decision_log, "line", fails)
+        for _ in range(2):
+            assert (await front.complete([1])).status == 200
+        assert await _dropped(front, 2)
+        monkeypatch.setattr(decision_log, "line", line)
+        assert (await front.complete([1])).status == 200
+        await until(lambda: bool(lines(file)))
+    (fault,) = (entry for entry in log if entry["log_level"] == "error")
+    assert (fault["event"], fault["exc_info"]) == ("decision not logged", True)
+    log.remove(fault)
+
+
+async def test_which_attempt_it_is_is_told_of_requests_that_go_round_as_well(tmp_path: Path) -> None:
+    """Of a stored response that nobody has yet heard of, pod after pod is asked."""
+    file = tmp_path / "decisions.log"
+    async with logging_to(file, 3) as (front, pods):
+        answer = await front.get("/v1/responses/resp_nobody", **{"x-request-id": "r-1"})
+        assert answer.status == 404
+        found = await written(file, len(pods))
+    assert [line["attempt"] for line in found] == [1, 2, 3]
 
 
 def test_a_path_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_path: Path) -> None:
@@ -319,6 +352,23 @@ def test_however_many_candidates_there_are_it_stays_below_its_bound(most: int) -
     assert most - 100 < len(text) <= most
     assert told["candidates"] == candidates[: len(told["candidates"])]
     assert told["left_out"] == 2_000 - len(told["candidates"])
+
+
+async def test_a_decision_that_cannot_be_told_costs_the_header_and_no_request(
+    monkeypatch: pytest.MonkeyPatch, log: Entries
+) -> None:
+    def fails(_: object) -> None:
+        raise TypeError("no such type in JSON")
+
+    async with fleet(explain=ALLOWED) as (front, _):
+        monkeypatch.setattr(explain_header, "explanation", fails)
+        for _ in range(2):
+            answer = await asked(front)
+            assert (answer.status, "x-gateway-explain" in answer.headers) == (200, False)
+        assert await front.metric("explain_header_failures_total") == 2
+    (fault,) = (entry for entry in log if entry["log_level"] == "error")
+    assert (fault["event"], fault["exc_info"]) == ("decision not explained", True)
+    log.remove(fault)
 
 
 @pytest.mark.usefixtures("short")

@@ -3,8 +3,11 @@
 import asyncio
 import io
 import json
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -13,7 +16,19 @@ import pytest
 from gateway.cli import main
 from gateway.decision import SourceReason
 from gateway.explain_command import _WHY
-from tests.gateway.fleet import MODEL, PREFIX_ONLY, completions, fleet, ids, serving, simulated, spec, text_body, warm
+from tests.gateway.fleet import (
+    DEADLINE_S,
+    MODEL,
+    PREFIX_ONLY,
+    completions,
+    fleet,
+    ids,
+    serving,
+    simulated,
+    spec,
+    text_body,
+    warm,
+)
 
 
 class Told(NamedTuple):
@@ -133,6 +148,65 @@ async def test_what_cannot_be_asked_is_told_in_one_line(
     assert (code, out) == (3, "")
     (line,) = err.splitlines()
     assert line.startswith(f"p2p-gateway: {reason}")
+
+
+@asynccontextmanager
+async def stranger(answer: bytes | None) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Something that answers 200 with this to whatever it is asked, or never; it says when it was asked."""
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        if answer is None:
+            await ended.wait()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        ended.set()
+
+
+NO_DECISIONS = (b"[1]", b"{}", b"3", b'{"candidates": []}', b"<html>", b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [*((each, ()) for each in NO_DECISIONS), *((each, ("--json",)) for each in NO_DECISIONS[-2:])],
+)
+async def test_what_is_no_gateway_is_told_in_one_line(explain: Explain, answer: bytes, options: Sequence[str]) -> None:
+    async with stranger(answer) as (url, _):
+        code, out, err = await explain("--url", url, "hello", "--model", "m", *options)
+    assert (code, out) == (3, "")
+    assert err == f"p2p-gateway: {url} is no gateway, or of another version: its answer is no decision\n"
+
+
+@pytest.mark.parametrize("options", [("\udcff",), ("hello", "--model", "\udcff"), ("hello", "--path", "/\udcff")])
+async def test_arguments_that_are_no_text_are_told_in_one_line(explain: Explain, options: tuple[str, ...]) -> None:
+    async with stranger(b"{}") as (url, asked):
+        code, out, err = await explain("--url", url, "--model", "m", *options)
+        assert not asked.is_set()
+    assert (code, out, err) == (3, "", "p2p-gateway: the prompt, --model or --path: not UTF-8\n")
+
+
+async def test_ctrl_c_ends_it_without_a_word() -> None:
+    async with stranger(None) as (url, asked):
+        command = (sys.executable, "-m", "gateway", "explain", "--url", url, "hello", "--model", "m")
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await asked.wait()
+                process.send_signal(signal.SIGINT)
+                assert await process.communicate() == (b"", b"")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert process.returncode == 130
 
 
 def test_every_reason_is_explained() -> None:

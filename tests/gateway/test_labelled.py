@@ -40,3 +40,28 @@ def test_one_without_labels_counts_as_it_is() -> None:
     counter = Counter("seen", "Things seen", registry=registry)
     counter.inc(4)
     assert "seen_total 4.0" in generate_latest(registry).decode()
+
+
+def test_of_too_many_series_it_is_still_told_what_happened_only_not_to_whom() -> None:
+    registry = CollectorRegistry()
+    counter = Counter("seen", "Things seen", ["pod", "status", "reason"], registry=registry, most=2)
+    for pod in ("a", "b", "c", "d"):
+        counter.labels(pod, 200, "").inc()
+    for pod in ("a", "c"):
+        counter.labels(pod, 502, "pod_timeout").inc()
+    assert counter.labels("a", 200, "").value == 1
+    assert counter.labels("other", 200, "").value == 2
+    assert counter.labels("other", 502, "pod_timeout").value == 2
+
+
+def test_what_is_kept_of_too_many_series_has_a_bound_as_well() -> None:
+    counter = Counter("seen", "Things seen", ["pod", "status"], registry=CollectorRegistry(), most=3)
+    for status in range(100):
+        counter.labels("a", status).inc()
+    assert len(counter._series) == 3 + 3 + 1
+    assert counter.labels("other", "other").value == 100 - 3 - 3
+    plain = Counter("kinds", "Kinds seen", ["kind"], registry=CollectorRegistry(), most=3)
+    for kind in range(100):
+        plain.labels(kind).inc()
+    assert len(plain._series) == 3 + 1
+    assert plain.labels("other").value == 97

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,9 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.decision import Decision
+from gateway.pairs import Pair
+from gateway.tokens import TokenIds
 from loadgen.pod import SimulatedPod
 from loadgen.profile import PodProfile
 from tests.gateway.fleet import (
+    BLOCK,
+    MODEL,
     SMALL,
     Answer,
     Front,
@@ -270,6 +276,63 @@ async def test_of_a_slow_fleet_no_more_is_doubled_than_the_budget_bears(monkeypa
         holder.resume()
         answer, _ = await asked
         assert (answer.source, sources(consumer)) == (holder.url, [True])
+
+
+async def test_who_was_refused_goes_again_as_soon_as_the_budget_bears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.retries.FLOOR", 0.0)
+    async with pair(limits={"retry_budget": 0.0}) as (front, consumer, holder):
+        holder.stall()
+        asked = asyncio.create_task(ask(front, stream=True))
+
+        async def refused() -> bool:
+            return await front.metric("watchdog_refused_total") == 1
+
+        await until(refused)
+        polls = await front.metric("polls_total", pod=name(consumer))
+
+        async def asked_again() -> bool:
+            return await front.metric("polls_total", pod=name(consumer)) > polls + 20
+
+        await until(asked_again)
+        assert not asked.done()
+        assert await front.metric("watchdog_refused_total") == await front.metric("watchdog_fired_total") == 1
+        monkeypatch.setattr("gateway.retries.FLOOR", 1.0)
+        answer, _ = await asked
+        assert (answer.source, sources(consumer)) == (None, [True, False])
+        holder.resume()
+
+
+async def test_pulls_that_are_late_leave_retries_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.retries.FLOOR", 1.0)
+    async with pair(limits={"retry_budget": 0.0}) as (front, consumer, holder):
+        holder.stall()
+        await ask(front, stream=True)
+        assert await front.metric("watchdog_fired_total") == 1
+        holder.resume()
+        consumer.fail_next(503)
+        answer, _ = await ask(front, 1, stream=True)
+        assert answer.pod == holder.url
+        assert await front.metric("retries_total") == 1
+
+
+async def test_nobody_is_sent_to_another_pod_that_waits_for_the_same_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is expected of it: it would hang there as well."""
+    sooner_elsewhere = property(lambda decision: 0.5 if decision.salt is None else 1.0)
+    async with (
+        simulated(3, profile=PATIENT) as (one, other, holder),
+        serving([spec(one, **COMPUTES), spec(other, **COMPUTES), spec(holder)], **PULLING) as front,
+    ):
+        monkeypatch.setattr(Decision, "predicted_s", sooner_elsewhere)
+        await warm(holder, ids(200))
+        await front.settled(holder)
+        prompts = list(TokenIds("I", ids(200)).keys(MODEL, BLOCK, None))
+        hanging, now = front.parts.fleet._pulls.hanging, front.parts.pods.clock()
+        hanging.add(Pair((holder.url, 0), (one.url, 0)), [array("Q", prompts)], 0, now)
+        await ask(front, stream=True)
+        hanging.add(Pair((holder.url, 0), (other.url, 0)), [array("Q", prompts)], 0, now)
+        salts = await front.metric("detours_total", way="salt")
+        await ask(front, stream=True)
+        assert await front.metric("detours_total", way="salt") == salts + 1
 
 
 async def test_a_deadline_can_be_given_and_there_need_not_be_any() -> None:

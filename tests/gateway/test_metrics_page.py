@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import process
 from gateway.exposition import OPENMETRICS, TEXT, Registry, openmetrics_wanted, trace_of
 from gateway.labelled import OTHER, Counter, Histogram, State, States, Summary
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, Record
 from gateway.pods import PodTable
 from index import RadixIndex
-from tests.gateway.fleet import Front, client, fleet, ids, text_body
+from tests.gateway.fleet import Front, client, fleet, ids, text_body, until
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -198,6 +200,45 @@ async def test_what_the_system_says_of_the_process_is_told() -> None:
     assert time.time() - 3600 < told["process_start_time_seconds"] < time.time()
 
 
+async def test_where_linux_does_not_tell_how_many_files_are_open_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_OPEN_FILES", process._STATM)  # its size is always 0, as that of fd is before 6.2
+    async with fleet() as (front, _):
+
+        async def told() -> list[str]:
+            return re.findall(r"^process_open_fds ([\d.]+)$", (await scraped(front))[1], re.MULTILINE)
+
+        async def counted() -> bool:
+            return bool(await told())
+
+        await until(counted)
+        opened = len([*Path("/proc/self/fd").iterdir()])
+        assert float((await told())[0]) == pytest.approx(opened, abs=5)
+
+
+def test_files_are_counted_once_in_a_while_and_at_the_limit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+
+    class AtOnce:
+        def __init__(self, *, target: Any, name: str, daemon: bool) -> None:
+            assert daemon
+            began.append(name)
+            self.start = target
+
+    def full(_: str) -> list[str]:
+        raise OSError(EMFILE, os.strerror(EMFILE))
+
+    monkeypatch.setattr(process, "Thread", AtOnce)
+    counted = process._Counted()
+    assert counted.ask() == counted.ask() == pytest.approx(len([*Path("/proc/self/fd").iterdir()]), abs=3)
+    assert began == ["open files"]
+    monkeypatch.setattr(process, "_COUNT_EVERY_S", 0.0)
+    monkeypatch.setattr(os, "listdir", full)
+    counted._next = 0.0
+    assert counted.ask() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 # What is written
 
 
@@ -290,3 +331,42 @@ async def test_the_reason_of_an_error_is_a_label() -> None:
         assert await front.metric("requests_total", status="404", reason="model_not_found", pod="") == 1
         assert await front.metric("requests_total", status="400", reason="invalid_json") == 1
         assert await front.metric("requests_total", status="200", reason="") == 1
+
+
+# What an objective is about
+
+
+@pytest.mark.parametrize(
+    ("record", "served"),
+    [
+        ({"status": 200}, "ok"),
+        ({"status": 204}, "ok"),
+        ({"status": 200, "broken": "pod_disconnected"}, "failed"),
+        ({"status": 200, "engine_error": "empty"}, "failed"),
+        ({"status": 502, "reason": "pod_timeout"}, "failed"),
+        ({"status": 503, "reason": "no_pod_ready"}, "failed"),
+        ({"status": 500}, "failed"),
+        ({"status": 401, "reason": "unknown_key"}, "client"),
+        ({"status": 429, "reason": "queue_full"}, "client"),
+        ({"status": 499, "broken": "client_left"}, "client"),
+    ],
+)
+def test_an_answer_is_ok_or_failed_or_is_the_clients_own(record: dict[str, Any], served: str) -> None:
+    metrics = Metrics(PodTable([], max_load_age=10.0), RadixIndex())
+    metrics.completed(Record(started=0.0, pod="pod:1", **record), 1.0)
+    assert {kind: metrics.answers.labels(kind).value for kind in ("ok", "failed", "client")} == {
+        **dict.fromkeys(("ok", "failed", "client"), 0.0),
+        served: 1.0,
+    }
+
+
+async def test_the_first_failure_of_all_is_seen_by_a_rate() -> None:
+    """Its series is there before it, with 0; that of the same failure among the requests is not."""
+    async with fleet() as (front, (pod,)):
+        before = {kind: await front.metric("answers_total", **{"class": kind}) for kind in ("ok", "failed", "client")}
+        assert "p2p_gateway_requests_total{" not in (await front.get("/metrics")).body.decode()
+        pod.fail_next(500, 1)
+        assert (await front.post("/v1/completions", text_body([1]))).status == 500
+        assert await front.metric("answers_total", **{"class": "failed"}) == 1
+        found = set(re.findall(r'answers_total\{class="(\w+)"\}', (await front.get("/metrics")).body.decode()))
+    assert before == dict.fromkeys(found, 0.0)

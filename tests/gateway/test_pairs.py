@@ -39,6 +39,7 @@ def test_one_failure_opens_a_pair_in_its_direction_only() -> None:
     assert named(found, B, A)
     assert named(found, A, C)
     assert list(found.broken(101.5)) == [Broken(A, B, "late", 1, 0.5)]
+    assert found.open_counts() == (("pair", 1), ("source", 0))
 
 
 def test_a_trial_falls_due_after_the_cooldown_and_its_success_closes() -> None:
@@ -84,6 +85,18 @@ def test_a_trial_that_could_not_be_made_is_put_off_and_counts_as_nothing() -> No
     found.due(102.0)
     found.postponed(A, B, 103.0)
     found.postponed(A, C, 103.0)
+    assert found.next_due() == 105.0
+    for now, due in ((105.0, 109.0), (109.0, 117.0), (117.0, 127.0)):  # twice as late each time, up to the longest
+        assert found.due(now) == [Pair(A, B)]
+        found.postponed(A, B, now)
+        assert found.next_due() == due
+    found.restarted(A, [B], 120.0)
+    assert found.due(120.0) == [Pair(A, B)]
+    found.postponed(A, B, 120.0)
+    assert found.next_due() == 122.0
+    found.failed(A, B, "late", 103.0)  # and then as after the first failure
+    assert found.due(found.next_due() or 0.0) == [Pair(A, B)]
+    found.postponed(A, B, 103.0)
     assert found.next_due() == 105.0
     assert list(found.broken(103.0)) == [Broken(A, B, "late", 1, 2.0)]
 
@@ -188,6 +201,21 @@ def test_a_doubted_pair_is_named_and_tried_once() -> None:
     assert found.next_due() is None
     found.failed(A, B, "nothing", 100.0)
     assert not named(found, A, B)
+
+
+def test_a_source_that_is_on_trial_has_nothing_due_before_the_trial_has_ended() -> None:
+    found = pairs()
+    for consumer in (B, C):
+        found.failed(A, consumer, "late", 100.0)
+    found.doubt(A, D, 100.0)
+    assert found.due(102.0) == [Pair(A, B)]
+    assert found.due(102.0) == []
+    assert found.next_due() is None
+    found.failed(B, A, "late", 105.0)
+    assert found.next_due() == 107.0
+    found.failed(A, B, "late", 103.0)
+    assert found.next_due() == 100.0
+    assert found.due(103.0) == [Pair(A, C)]
 
 
 def test_a_port_where_nobody_listens_makes_no_source_and_is_news_once() -> None:

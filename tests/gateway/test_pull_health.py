@@ -12,8 +12,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from gateway.pairs import Pair
+from gateway.errors import PodTimeout
+from gateway.pairs import Pair, Pairs
 from gateway.ports import connect
+from gateway.trials import Trials
 from loadgen.pod import SimulatedPod
 from scorers import Pull
 from tests.gateway.fleet import (
@@ -166,6 +168,30 @@ async def test_where_answers_do_not_report_it_the_consumers_counter_tells_that_n
 
             await until(found)
             assert await front.metric("pull_failures_total", reason="nothing") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["a stream", "in one piece"])
+async def test_an_answer_that_is_long_is_not_taken_for_one_whose_pull_brought_nothing(stream: bool) -> None:
+    slow = msgspec.structs.replace(PATIENT, decode_ms=50.0 * 20)  # 20 ms a token
+    async with simulated(2, profile=slow, prompt_tokens_details=False) as (consumer, holder):
+        wait = {"deadline_cap": 5.0, "breaker": {"cooldown": 60.0, "max_cooldown": 60.0}}
+        async with served(spec(consumer, **COMPUTES), spec(holder), holder=holder, p2p=wait) as front:
+            await polled(front, consumer, 5)
+            answer = await front.complete(ids(200), stream=stream, max_tokens=60)
+            assert answer.source == holder.url
+            await polled(front, consumer, 5)
+            assert await front.metric("pull_failures_total") == 0
+            assert await reason(front, 1) == "named"
+
+
+async def polled(front: Front, pod: SimulatedPod, times: int) -> None:
+    """Return when it has been, so often."""
+    before = await front.metric("polls_total", pod=name(pod), result="ok")
+
+    async def enough() -> bool:
+        return await front.metric("polls_total", pod=name(pod), result="ok") >= before + times
+
+    await until(enough)
 
 
 async def test_a_source_that_fails_two_consumers_is_nobodys() -> None:
@@ -368,6 +394,125 @@ async def test_a_trial_that_cannot_be_made_is_made_later() -> None:
         assert await front.metric("pull_trials_total", result="ok") == 1
 
 
+async def test_where_a_pod_takes_no_trial_the_next_request_tries() -> None:
+    wait = {"cooldown": 0.2, "max_cooldown": 60.0}
+    async with pair(p2p={"probe": True, "breaker": wait}) as (front, consumer, holder):
+        await streamed(front, 0, stream_options={"include_usage": True})
+        tried = await front.metric("pull_trials_total")
+        consumer.fail_next(400)
+        fail(front, holder, consumer)
+        await until(lambda: is_named(front, 1))
+        assert await front.metric("pull_trials_total", result="unclear") == 1
+        assert await front.metric("pull_trials_total") == tried + 1
+
+
+async def test_a_pod_that_is_late_to_tell_what_a_trial_brought_is_no_pull_that_was_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+
+    async def pulled(*_: Any) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise PodTimeout("/metrics did not answer in time", code="pod_timeout")
+        return 192.0 * asked
+
+    monkeypatch.setattr(Trials, "_pulled", pulled)
+    async with (
+        simulated(2, profile=PATIENT, prompt_tokens_details=False) as (consumer, holder),
+        served(spec(consumer, **COMPUTES), spec(holder), holder=holder, p2p={"probe": True}) as front,
+    ):
+        fail(front, holder, consumer)
+        await until(lambda: is_named(front, 1))
+        assert await front.metric("pull_trials_total", result="impossible") == 1
+        assert await front.metric("pull_trials_total", result="late") == 0
+
+
+async def test_while_a_trial_takes_its_time_nobody_looks_for_another_over_and_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    due = Pairs.due
+
+    def counted(found: Pairs, now: float) -> list[Pair]:
+        nonlocal looks
+        looks += 1
+        return due(found, now)
+
+    monkeypatch.setattr(Pairs, "due", counted)
+    async with simulated(3, profile=PATIENT) as (one, other, holder):
+        entries = spec(one, **COMPUTES), spec(other, **COMPUTES), spec(holder)
+        async with served(*entries, holder=holder, p2p={"probe": True}) as front:
+            holder.stall()
+            fail(front, holder, one)
+            fail(front, holder, other)
+
+            async def on_trial() -> bool:
+                rows = (await front.get("/pods")).json["breakers"]
+                return any(row["consumer"] and row["trial_in_s"] is None for row in rows)
+
+            await until(on_trial)
+            before = looks
+            await polled(front, one, 10)
+            assert looks - before < 10
+            holder.resume()
+
+
+async def test_what_becomes_of_pulls_of_pods_that_are_gone_is_not_kept(tmp_path: Path) -> None:
+    async with simulated(2, profile=PATIENT) as (consumer, holder):
+        entries = [spec(consumer, **COMPUTES), spec(holder)]
+        async with reloadable(entries, tmp_path / "gateway.yaml", **PULLING) as found:
+            front = found.front
+            assert await found.reload(entries[:1], **PULLING) == "ok"
+            fail(front, holder, consumer)
+            assert await breakers(front) == []
+            front.parts.fleet._pulls.succeeded(Pair((holder.url, 0), (consumer.url, 0)))
+            assert not front.parts.fleet._pulls._met
+
+
+async def test_where_pulls_are_switched_off_nobody_is_tried(tmp_path: Path) -> None:
+    async with simulated(2, profile=PATIENT) as (consumer, holder):
+        entries = [spec(consumer, **COMPUTES), spec(holder)]
+        p2p = {**PULLING["p2p"], "probe": True}
+        async with reloadable(entries, tmp_path / "gateway.yaml", **{**PULLING, "p2p": p2p}) as found:
+            front = found.front
+            holder.stall()
+            fail(front, holder, consumer)
+            assert len(await breakers(front)) == 1
+            assert await found.reload(entries, **{**PULLING, "p2p": {**p2p, "enabled": False}}) == "ok"
+            assert await breakers(front) == []
+            holder.resume()
+
+
+async def test_who_wants_a_pod_polled_again_and_again_has_it_polled_a_few_times_a_second() -> None:
+    async with scripted() as pod, serving([pod], poll={"interval": 10.0}) as front:
+        before = await front.metric("polls_total", pod=name(pod))
+        deadline = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < deadline:
+            front.parts.pods[name(pod)].wake.set()
+            await asyncio.sleep(0.005)
+        assert 1 <= await front.metric("polls_total", pod=name(pod)) - before <= 6
+
+
+async def test_a_name_with_several_addresses_is_refused_where_each_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def several(_: str, __: int) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    monkeypatch.setattr("gateway.ports._addresses", several)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        assert await connect("several.invalid", port) == "refused"
+        closed.listen()
+        assert await connect("several.invalid", port) == "listening"
+
+
+async def test_where_there_can_be_no_port_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert await connect("127.0.0.1", 65536 + other.getsockname()[1]) == "refused"
+
+
 async def test_where_a_trial_tells_nothing_the_next_request_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.trials._CONFIRM_S", 0.1)
     async with pair(p2p={"probe": True}) as (front, consumer, holder):
@@ -377,7 +522,7 @@ async def test_where_a_trial_tells_nothing_the_next_request_tries(monkeypatch: p
 
 
 async def test_a_fault_in_trials_is_counted_and_they_go_on(monkeypatch: pytest.MonkeyPatch, log: list[Any]) -> None:
-    monkeypatch.setattr("gateway.fleet._RESTART_AFTER_FAULT_S", 0.01)
+    monkeypatch.setattr("gateway.fleet._RESTART_AFTER_FAULT_S", 600.0)  # one fault is not all trials'
     faults = [RuntimeError("a bug")]
 
     def sizes(_: Any, __: str) -> tuple[int, ...]:

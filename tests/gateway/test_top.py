@@ -355,6 +355,15 @@ def test_of_a_page_only_what_is_looked_at_is_parsed() -> None:
     assert parsed(text, 1.0).series == {"requests_total": {labels(pod="a", model='m "x"'): 3.0}}
 
 
+@pytest.mark.parametrize("letter", ["\u2028", "\u2029", "\x85", "\x0b"])
+def test_a_name_may_have_letters_that_end_lines_elsewhere(letter: str) -> None:
+    text = f'p2p_gateway_requests_total{{model="a{letter}b"}} 3.0\np2p_gateway_pulls_total{{outcome="self"}} 1.0\n'
+    assert parsed(text, 1.0).series == {
+        "requests_total": {labels(model=f"a{letter}b"): 3.0},
+        "pulls_total": {labels(outcome="self"): 1.0},
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "state", "mood"),
     [

@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+import shutil
 import socket
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -99,6 +101,49 @@ def total(seen: list[Any], field: str) -> int:
 
 
 # The page
+
+_FOLLOWS = """
+import { Stream } from "./stream.mjs";
+const pieces = process.argv.slice(2).map((piece) => new TextEncoder().encode(piece));
+globalThis.fetch = async () => new Response(new ReadableStream({
+  start: (into) => {
+    pieces.forEach((piece) => into.enqueue(piece));
+    into.close();
+  },
+}));
+const state = () => {
+  stream.stop();
+  process.exit();
+};
+const stream = new Stream({
+  url: "http://x",
+  headers: () => ({}),
+  told: (name, data) => console.log(JSON.stringify([name, data])),
+  state,
+  refused: state,
+});
+stream.start();
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node")
+async def test_the_page_reads_events_whatever_is_in_a_name(tmp_path: Path) -> None:
+    """JSON leaves these letters as they are, and a regular expression takes them for the end of a line."""
+    events = [("welcome", {"models": ["a\u2028b", "a\u2029b", "a\x85b"]}), ("second", {"second": {"t": 1}})]
+    text = "".join(f"event: {name}\ndata: {msgspec.json.encode(data).decode()}\n\n" for name, data in events)
+    (tmp_path / "stream.mjs").write_bytes((STATIC / "stream.js").read_bytes())
+    (tmp_path / "follows.mjs").write_text(_FOLLOWS)
+    command = ("node", str(tmp_path / "follows.mjs"), text[:40], text[40:])
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, err) == (0, b"")
+    assert [msgspec.json.decode(line) for line in out.split(b"\n") if line] == [[*event] for event in events]
 
 
 async def test_the_page_and_its_files_are_served_and_may_load_nothing_else() -> None:

@@ -86,18 +86,55 @@ def test_a_pod_that_computes_other_prompts_has_three_of_its_steps_more_once() ->
     assert one.look(102.0, busy) == Look("wait", 15.0)
     assert one.look(116.0, busy) == Look("wait", 1.0)
     assert one.look(117.0, busy).finding == "poll"
-    assert one.look(117.1, polled(1, deferred=1)._replace(step_s=5.0, polled_at=117.05)).finding == "fire"
+    assert one.look(117.1, polled(1, deferred=1)._replace(step_s=5.0, polled_at=117.05)) == Look("wait", LOOK_S)
 
 
-def test_a_pod_that_defers_all_that_pull_there_is_given_up() -> None:
-    assert asked().look(102.1, polled(1, deferred=1)).finding == "fire"
-    assert asked(streams=False).look(102.1, polled(3, deferred=2, pulls=2)).finding == "fire"
+def polls(one: Watch, now: float, *found: Seen) -> list[Look]:
+    """What comes of one poll after the other, each of them answered at once."""
+    looks = []
+    for seen in found:
+        looks.append(one.look(now, seen._replace(polled_at=now)))
+        now += looks[-1].again_s
+        assert one.look(now, seen._replace(polled_at=0.0)).finding == "poll"
+    return looks
+
+
+def test_a_stream_is_given_up_when_two_polls_in_a_row_say_that_all_that_pull_there_are_deferred() -> None:
+    all_are = polled(1, deferred=1)
+    assert polls(asked(), 102.1, all_are, all_are) == [Look("wait", LOOK_S), Look("fire", LOOK_S)]
+
+
+def test_an_answer_in_one_piece_is_given_up_at_the_third_in_a_row_each_a_patience_apart() -> None:
+    all_are = polled(3, deferred=2, pulls=2)
+    assert polls(asked(streams=False), 102.1, *[all_are] * 3) == [*[Look("wait", 2.0)] * 2, Look("fire", LOOK_S)]
+
+
+def test_a_poll_by_which_fewer_are_deferred_ends_the_row() -> None:
+    all_are, some, none = (polled(3, deferred=deferred, pulls=2) for deferred in (2, 1, 0))
+    for fewer in (some, none):
+        looks = polls(asked(streams=False), 102.1, all_are, all_are, fewer, all_are, all_are, all_are)
+        assert [look.finding for look in looks] == ["wait"] * 5 + ["fire"]
+    looks = polls(asked(), 102.1, all_are, none, all_are, all_are)
+    assert [look.finding for look in looks] == ["wait"] * 3 + ["fire"]
+
+
+def test_who_may_not_go_again_has_its_pod_polled_anew() -> None:
+    all_are = polled(1, deferred=1)
+    one = asked()
+    assert polls(one, 102.1, all_are, all_are, all_are)[1:] == [Look("fire", LOOK_S)] * 2
+    assert one.look(104.0, polled(0, running=1)._replace(polled_at=104.0)).finding == "over"
 
 
 def test_a_pod_that_computes_it_is_left_alone() -> None:
     for streams in (True, False):
         assert asked(streams=streams).look(102.1, polled(0, deferred=0, running=1)).finding == "over"
         assert asked(streams=streams).look(102.1, polled(0)).finding == "over"
+
+
+def test_a_pod_that_neither_runs_it_nor_has_it_wait_is_asked_again() -> None:
+    between = polled(0, deferred=0, running=0)
+    assert asked(streams=False).look(102.1, between) == Look("wait", 2.0)
+    assert asked().look(102.1, between) == Look("wait", BOUNDS.cap)
 
 
 def test_a_pod_that_has_no_room_for_it_yet_gets_time_once_more() -> None:
@@ -122,7 +159,8 @@ def test_where_only_some_are_deferred_a_stream_gets_the_cap_and_an_answer_in_one
 
 
 def test_a_pod_that_does_not_say_why_requests_wait_is_judged_by_whether_it_runs_any() -> None:
-    assert asked(streams=False).look(102.1, polled(1, running=0)).finding == "fire"
+    idle = polled(1, running=0)
+    assert [look.finding for look in polls(asked(streams=False), 102.1, idle, idle, idle)] == ["wait", "wait", "fire"]
     assert asked(streams=False).look(102.1, polled(1, running=3)) == Look("wait", 2.0)
     assert asked().look(102.1, polled(1, running=3)) == Look("wait", BOUNDS.cap)
 

@@ -81,6 +81,25 @@ class Case(NamedTuple):
             ],
         }
 
+    def missed(self, window: int) -> dict[str, Any]:
+        """For `promtool test rules`: of failures long ago one scrape is missed, and nothing comes of it, then or later.
+
+        `window` is that of the alert, in minutes. A missed scrape ends the series until the next.
+        """
+        missed = 3 * window + 5
+        series = f"1x{missed * _A_MINUTE - 1} stale 1x{(window + 5) * _A_MINUTE}"
+        asked = f'count(ALERTS{{alertname="{self.alert}"}}) or vector(0)'
+        checks = (missed - 0.5, missed, missed + 0.5, *(missed + window + late for late in (-0.5, 0, 0.5, 1)))
+        return {
+            "name": f"{self.alert}, a missed scrape",
+            "interval": "15s",
+            "input_series": [{"series": name, "values": series} for name in self.series],
+            "promql_expr_test": [
+                {"expr": asked, "eval_time": f"{int(at * 60)}s", "exp_samples": [{"labels": "{}", "value": 0}]}
+                for at in checks
+            ],
+        }
+
 
 def histogram(name: str, labels: str, quick: Phases, all_: Phases, bound: str) -> dict[str, Phases]:
     """One with a bound, below which are the quick ones."""
@@ -96,6 +115,10 @@ def failed(metric: str, labels: str) -> dict[str, Phases]:
 
 
 _WELL = {f'p2p_gateway_requests_total{_POD},model="m",status="200",reason=""}}': counter(600, 600)}
+_SERVED = {
+    f'p2p_gateway_answers_total{_GATEWAY},class="ok"}}': counter(600, 600),
+    f'p2p_gateway_answers_total{_GATEWAY},class="client"}}': counter(6000, 6000),
+}
 _REASON = ',reason="error"'
 
 CASES = (
@@ -150,8 +173,9 @@ CASES = (
     Case(
         "P2PGatewayNoPodReady",
         {f"p2p_gateway_pod_ready{_POD}}}": gauge(1, 0)},
-        comes=0.5,
+        comes=1,
         gone=0.5,
+        not_before=0.25,
     ),
     Case("P2PGatewayPodDown", {f"p2p_gateway_pod_ready{_POD}}}": gauge(1, 0)}, comes=5.5, gone=0.5, not_before=4.5),
     Case(
@@ -175,7 +199,13 @@ CASES = (
     ),
     Case(
         "P2PGatewayErrorsBurnFast",
-        _WELL | {f'p2p_gateway_requests_total{_POD},model="m",status="502",reason="pod_timeout"}}': counter(0, 60)},
+        # Each failure is the first of its series among the requests: of another pod, or for another reason.
+        _SERVED
+        | {f'p2p_gateway_answers_total{_GATEWAY},class="failed"}}': counter(0, 60)}
+        | {
+            f'p2p_gateway_requests_total{{pod="pod:{n}",model="m",status="502",reason="pod_timeout"}}': ONCE
+            for n in range(30)
+        },
         comes=18,
         gone=7,
         fault=30,
@@ -183,8 +213,8 @@ CASES = (
     ),
     Case(
         "P2PGatewayErrorsBurn",
-        # Streams that broke, and no 5xx at all: a hundredth of all.
-        _WELL | {f'p2p_gateway_requests_total{_POD},model="m",status="200",reason="pod_disconnected"}}': counter(0, 6)},
+        # A hundredth of all but what clients did wrong.
+        _SERVED | {f'p2p_gateway_answers_total{_GATEWAY},class="failed"}}': counter(0, 6)},
         comes=120,
         gone=30,
         fault=130,
@@ -225,6 +255,7 @@ CASES = (
             f'p2p_gateway_prompts_total{_GATEWAY},tokens_from="local",reason=""}}': counter(600, 600),
             f'p2p_gateway_prompts_total{_GATEWAY},tokens_from="none",reason="timeout"}}': counter(0, 120),
             f'p2p_gateway_prompts_total{_GATEWAY},tokens_from="none",reason="endpoint"}}': counter(6000, 6000),
+            f'p2p_gateway_prompts_total{_GATEWAY},tokens_from="none",reason="stored-response"}}': counter(6000, 6000),
         },
         comes=9,
         gone=6,

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -15,7 +16,10 @@ from tests.observe.promql import RECORDED, counts, labels_in, metrics_in, select
 LABELS = labels_by_name()
 RECORDED_NAMES = {rule.name for rule in recordings()}
 SEVERITIES = {"critical", "warning", "info"}
+FEWEST_CHARACTERS = 20  # of each part of a runbook: less says nothing
 ALL = [*recordings(), *alerts()]
+MINUTES: Final = {"m": 1, "h": 60}
+WINDOW: Final = re.compile(r" unless [^)]* offset (\d+)([mh])")
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt-get install prometheus")
 each_rule = pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
@@ -57,8 +61,12 @@ def test_it_uses_metrics_that_exist_with_labels_that_they_have(rule: Rule) -> No
 def test_a_counter_is_looked_at_as_a_rate_or_for_being_new(rule: Rule) -> None:
     _, expr, _ = rule
     found = counts(expr)
+    matched = r"(|\{[^}]*\})"
     new = {
-        name for name in found if re.search(rf"{name}(\{{[^}}]*\}})?\s+unless\s+{name}(\{{[^}}]*\}})?\s+offset", expr)
+        name
+        for name in found
+        if re.search(rf"{name}{matched} unless last_over_time\({name}\1\[(\w+)\] offset \2\)", expr)
+        and re.search(rf"or increase\({name}{matched}\[", expr)
     }
     assert found == new
 
@@ -87,7 +95,9 @@ def test_every_alert_has_a_section_that_says_what_to_do_and_no_section_is_left_o
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     assert list(sections) == [alert.name for alert in alerts()]
     for name, section in sections.items():
-        assert re.findall(r"^\*\*(.*?)\*\*", section, re.MULTILINE) == ["Means.", "Look at.", "Do."], name
+        parts = re.findall(r"^\*\*(.*?)\*\*(.*?)(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL)
+        assert [title for title, _ in parts] == ["Means.", "Look at.", "Do."], name
+        assert all(len(" ".join(text.split())) >= FEWEST_CHARACTERS for _, text in parts), name
 
 
 @needs_promtool
@@ -105,14 +115,25 @@ def test_every_alert_has_a_case() -> None:
 @needs_promtool
 def test_every_alert_fires_for_its_fault_and_no_sooner_and_ends_after_it(tmp_path: Path) -> None:
     """In Prometheus's own time machine: hours of series take a moment. Each case with the rules that it needs alone."""
-    files = []
-    for case, alert in zip(CASES, alerts(), strict=True):
-        needed = [rule.fields for rule in recordings() if rule.name in metrics_in(alert.expr)]
-        groups = [{"name": "recorded", "rules": needed}] if needed else []
-        rules = written(tmp_path / f"{case.alert}.rules.yml", groups=[*groups, {"name": "a", "rules": [alert.fields]}])
-        tests = {"rule_files": [str(rules)], "evaluation_interval": "30s", "tests": [case.test()]}
-        files.append(written(tmp_path / f"{case.alert}.test.yml", **tests))
-    promtool("test", "rules", *map(str, files))
+    both = zip(CASES, alerts(), strict=True)
+    promtool("test", "rules", *(file_for(tmp_path, alert, case.test()) for case, alert in both))
+
+
+@needs_promtool
+def test_a_scrape_that_was_missed_makes_no_old_failure_a_new_one(tmp_path: Path) -> None:
+    told = [(case, alert, WINDOW.search(alert.expr)) for case, alert in zip(CASES, alerts(), strict=True)]
+    new = [(case, alert, int(window[1]) * MINUTES[window[2]]) for case, alert, window in told if window]
+    assert len(new) > len(told) / 4
+    promtool("test", "rules", *(file_for(tmp_path, alert, case.missed(window)) for case, alert, window in new))
+
+
+def file_for(folder: Path, alert: Rule, test: dict[str, Any]) -> str:
+    """A file for `promtool test rules`."""
+    needed = [rule.fields for rule in recordings() if rule.name in metrics_in(alert.expr)]
+    groups = [{"name": "recorded", "rules": needed}] if needed else []
+    rules = written(folder / f"{alert.name}.rules.yml", groups=[*groups, {"name": "a", "rules": [alert.fields]}])
+    tests = {"rule_files": [str(rules)], "evaluation_interval": "30s", "tests": [test]}
+    return str(written(folder / f"{alert.name}.test.yml", **tests))
 
 
 def written(file: Path, **content: object) -> Path:

@@ -13,7 +13,7 @@ const HISTORY_S = 300;
 const MOST_DECISIONS = 200;
 const HIDDEN_MS = 10000; // a page that nobody sees lets go after so long; a browser has few connections to a host
 
-const state = { pods: [], history: [], shorten: (name) => name, paused: false, late: null };
+const state = { pods: [], history: [], shorten: (name) => name, paused: false, late: null, opened: null };
 
 // A key, for as long as the tab is open.
 
@@ -51,7 +51,12 @@ function askForKey(status) {
 
 by("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  keep(by("key").value.trim());
+  const entered = by("key").value.trim();
+  if ([...entered].some((letter) => letter.codePointAt(0) > 0xff)) {
+    text(by("key-why"), "This is no key: it has characters that no header can have.");
+    return;
+  }
+  keep(entered);
   text(by("key-button"), "Forget key");
   by("key-dialog").close();
   stream.start();
@@ -200,14 +205,16 @@ async function answered(url, options) {
 
 async function open(number) {
   const dialog = by("decision");
+  state.opened = number;
+  const show = (...parts) => state.opened === number && by("decision-body").replaceChildren(...parts); // else too late
   text(by("decision-title"), `Decision ${number}`);
   by("decision-body").replaceChildren(h("p", { class: "quiet" }, "…"));
   if (!dialog.open) dialog.showModal();
   try {
     const { request, decision } = await answered(`ui/decisions/${number}`);
-    by("decision-body").replaceChildren(...explained(decision, state.shorten, request));
+    show(...explained(decision, state.shorten, request));
   } catch (error) {
-    by("decision-body").replaceChildren(h("p", { class: "problem" }, error.message));
+    show(h("p", { class: "problem" }, error.message));
   }
 }
 

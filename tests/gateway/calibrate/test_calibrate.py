@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -354,6 +356,7 @@ PODS = ("--pods", "http://127.0.0.1:1,http://127.0.0.1:2")
         ((*PODS, "--max-time", "nan"), "--max-time: 0 … 86400 seconds, not nan"),
         ((*PODS, "--plot", "plot.gif"), "--plot: plot.gif is to end in one of .png, .svg"),
         ((*PODS, "--save", "/no/such/place/costs.json"), "--save: /no/such/place is not a directory"),
+        ((*PODS, "--json", "/no/such/place/result.json"), "--json: /no/such/place is not a directory"),
         ((*PODS, "--config", "/no/such.yaml"), "/no/such.yaml: No such file"),
     ],
 )
@@ -387,7 +390,62 @@ def test_who_has_no_matplotlib_is_told_before_anything_is_measured(
 
 async def test_a_result_that_cannot_be_written_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     async with pair() as (one, other):
-        assert await calibrate(one, other, *SHORT, "--json", "/no/such/place/result.json") == 1
+        assert await calibrate(one, other, *SHORT, "--plot", "/no/such/place/result.svg") == 1
     told = capsys.readouterr()
     assert "recommended" in told.out
-    assert told.err.splitlines()[-1].endswith("No such file or directory: '/no/such/place/result.json'")
+    assert told.err.splitlines()[-1].endswith("No such file or directory: '/no/such/place/result.svg'")
+
+
+async def test_a_result_takes_the_place_of_the_one_before_as_a_whole(tmp_path: Path) -> None:
+    """Whoever has the old file open goes on reading the old one."""
+    told = tmp_path / "result.json"
+    told.write_text("before")
+    async with pair() as (one, other):
+        with told.open() as reader:
+            assert await calibrate(one, other, *SHORT, "--json", str(told)) == 0
+            assert reader.read() == "before"
+    assert json.loads(told.read_bytes())["rounds"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+async def test_a_result_may_go_into_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with pair() as (one, other):
+        reading = asyncio.create_task(asyncio.to_thread(pipe.read_bytes))
+        assert await calibrate(one, other, *SHORT, "--json", str(pipe)) == 0
+        assert json.loads(await reading)["rounds"] == 1
+
+
+async def test_ctrl_c_ends_it_with_one_line(tmp_path: Path) -> None:
+    saved = tmp_path / "costs.json"
+    async with pair() as (one, other):
+        other.stall()
+        command = [sys.executable, "-m", "gateway.cli", "calibrate", "--pods", f"{one.url},{other.url}"]
+        running = await asyncio.create_subprocess_exec(
+            *command, "--p2p", p2p(one, other), "--save", str(saved), stderr=asyncio.subprocess.PIPE
+        )
+        assert running.stderr is not None
+        said = await running.stderr.readline()  # it is at work
+        running.send_signal(signal.SIGINT)
+        async with asyncio.timeout(20):
+            lines = (said + await running.stderr.read()).decode().splitlines()
+            assert await running.wait() == 130
+        other.resume()
+    assert lines[-1] == "calibrate: interrupted: nothing is written"
+    assert all(line.startswith("calibrate: ") for line in lines)
+    assert not saved.exists()
+
+
+async def test_time_that_is_up_while_a_pull_is_tried_again_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_PAUSES_S", (0.01, *[0.2] * 100))
+
+    async def forgets(body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if name != "kv_transfer_params"}
+
+    async with pair() as (one, other), meddling(other, request=forgets) as meddler:
+        async with asyncio.timeout(15):
+            line = await refused(capsys, one, meddler, *SHORT, "--max-time", "1")
+    assert "time was up before each length was measured once" in line

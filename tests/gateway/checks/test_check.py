@@ -314,6 +314,38 @@ async def test_a_p2p_port_where_nobody_listens_is_not_pulled_from(check: Checker
     assert not any(b"kv_transfer_params" in request.body for request in one.requests)
 
 
+async def test_a_p2p_port_that_this_host_does_not_reach_is_pulled_from_all_the_same(
+    check: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(_: object) -> str:
+        return "no connection within the deadline"
+
+    monkeypatch.setattr(look, "connection_refused", unreachable)
+    async with simulated(2) as (one, other):
+        checked = await check(one, other)
+    assert (checked.code, checked.wrong) == (0, set())
+    assert [finding.level for finding in checked.of("p2p-port")] == ["note", "note"]
+    assert [finding.level for finding in checked.of("pull")] == ["ok", "ok"]
+
+
+async def test_prompts_are_as_long_as_the_chunks_that_a_pod_tells_of(check: Checker) -> None:
+    async with simulated(2) as (one, other):
+        page = {"/kv/identity": {"offload_block_size": 256}}
+        async with meddling(one, pages=page) as first, meddling(other, pages=page) as second:
+            checked = await check(first, second)
+        prompts = {len(request.json["prompt"]) for request in one.requests}  # type: ignore[arg-type]
+    assert (checked.code, checked.wrong) == (0, set())
+    assert prompts >= {512, 513}
+
+
+async def test_a_pod_that_offloads_nothing_of_a_short_prompt_gets_a_longer_one(check: Checker) -> None:
+    async with unlike(profile=msgspec.structs.replace(SMALL, cpu_blocks=0)) as (one, other):
+        await check(one, other)
+        prompts = [{len(request.json["prompt"]) for request in pod.requests} for pod in (one, other)]  # type: ignore[arg-type]
+    assert 512 not in prompts[0]
+    assert 512 in prompts[1]
+
+
 async def test_pods_of_one_host_that_share_a_default_address(check: Checker) -> None:
     async with simulated(2) as (one, other):
         checked = await check({"url": one.url}, {"url": other.url})

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.checks.facts import PodFacts, RankFacts
 from gateway.checks.finding import Finding
-from gateway.checks.judge import judge
+from gateway.checks.judge import judge, settled
 from gateway.checks.told import Occupancy, Trail
 from gateway.served import Served
 from tests.gateway.announcer import batch, stored
@@ -81,7 +81,9 @@ def test_a_pod_as_it_should_be_has_a_good_word_for_each_check() -> None:
         ({"occupancy": occupancy(most=50, evicted=True, first=9)}, ("note", "cpu-size")),
         ({"occupancy": occupancy(most=50, evicted=True)}, ("warn", "cpu-size")),
         ({"p2p": None}, ("FAIL", "p2p-port")),
-        ({"refused": "Connection refused"}, ("FAIL", "p2p-port")),
+        ({"refused": "connection refused"}, ("FAIL", "p2p-port")),
+        ({"unreached": "no connection within the deadline"}, ("note", "p2p-port")),
+        ({"offloaded": 2, "coarse": True}, ("note", "generated")),
         ({"tells_cached": False}, ("warn", "details")),
     ],
 )
@@ -104,6 +106,18 @@ def test_without_events_nothing_is_said_of_tiers() -> None:
 def test_a_tier_that_is_missing_is_not_judged_further() -> None:
     checks = {finding.check for finding in judged(offloaded=0)}
     assert checks.isdisjoint({"generated", "self-describing", "cpu-size"})
+
+
+def test_a_pull_that_came_proves_a_tier_that_events_did_not_show() -> None:
+    other = "http://b:8000"
+    missing = [Finding("FAIL", "cpu-tier", pod, "no tier", "start it with one") for pod in (URL, other)]
+    pulls = [
+        Finding("ok", "pull", other, "pulled", peer=URL),
+        Finding("FAIL", "pull", URL, "pulled nothing", peer=other),
+    ]
+    found = settled([*missing, *pulls])
+    assert [finding.level for finding in found] == ["note", "FAIL", "ok", "FAIL"]
+    assert (found[0].message, found[0].fix) == ("no tier; but one came from it", "")
 
 
 def test_a_pod_whose_prompt_failed_is_not_blamed_for_silence() -> None:

@@ -114,6 +114,26 @@ def test_another_preset_is_told_apart(log: Path, capsys: pytest.CaptureFixture[s
     assert told.count("→") == 2
 
 
+def test_a_preset_goes_with_the_filters_and_pulls_that_were_in_force_at_each_moment(log: Path, tmp_path: Path) -> None:
+    """The same log twice, the second time with pulls switched off."""
+    written = lines(log)
+    start = written[0]
+    assert sum(line["event"] == "decision log" for line in written) == 1
+    without = {**start, "p2p": {**start["p2p"], "enabled": False}}
+    file = tmp_path / "twice.log"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (*written, without, *written[1:])))
+    row = replayed(file, "--preset", "expected-ttft")
+    once = replayed(log, "--preset", "expected-ttft")["as_replayed"]
+    assert row["as_replayed"]["source_reasons"]["disabled"] == REQUESTS
+    assert row["as_replayed"]["pulls"] == once["pulls"] > 0
+
+
+def test_figures_that_cannot_be_written_are_told_in_one_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay-decisions", str(log), "--json", str(log.parent)]) == 3
+    (told,) = capsys.readouterr().err.splitlines()
+    assert str(log.parent) in told
+
+
 def test_the_rules_of_a_configuration_file_may_turn_pulls_off(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(yaml.safe_dump({"pods": [{"url": "http://10.0.0.1:8000"}], "p2p": {"enabled": False}}))
