@@ -17,6 +17,9 @@ PURE := tests/index $(filter-out tests/scorers/test_contract.py,$(wildcard tests
 BESIDE := $(addprefix tests/,bench config observe scorers/test_contract.py packaging loadgen/sim loadgen/workload loadgen/report gateway/tokens \
 	soak)
 
+# Some of those that wait, in a process of their own: so many of them would take too long one after the other.
+APART := $(addprefix tests/,gateway/calibrate gateway/checks gateway/front gateway/wire engine_patch loadgen conformance)
+
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -46,9 +49,11 @@ demo: .venv/.runtime ## three simulated pods and the gateway: a pull, named (ARG
 test: install ## all tests but the real-engine suite; pure packages at 100 % branch coverage by their own tests
 	@mkdir -p build
 	@{ $(BIN)/python -m pytest $(PURE) --cov --cov-report= && exec $(BIN)/python -m pytest $(BESIDE); } >build/computing.log 2>&1 & \
-	computing=$$!; trap 'kill $$computing; exit 130' INT TERM; \
-	$(BIN)/python -m pytest -m 'not engine and not browser' $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%); waiting=$$?; \
-	wait $$computing; computing=$$?; cat build/computing.log; exit $$((computing || waiting))
+	computing=$$!; $(BIN)/python -m pytest $(APART) $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%) >build/apart.log 2>&1 & \
+	apart=$$!; trap 'kill $$computing $$apart; exit 130' INT TERM; \
+	$(BIN)/python -m pytest -m 'not engine and not browser' $(PURE:%=--ignore=%) $(BESIDE:%=--ignore=%) $(APART:%=--ignore=%); waiting=$$?; \
+	wait $$computing; computing=$$?; wait $$apart; apart=$$?; cat build/computing.log build/apart.log; \
+	exit $$((computing || apart || waiting))
 	$(BIN)/python -m coverage report --fail-under=100 --show-missing --skip-covered
 
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls

@@ -116,9 +116,12 @@ async def test_the_pods_are_asked_where_the_configuration_says_so(files: Path) -
 async def test_files_that_are_nowhere_leave_it_to_the_pods() -> None:
     async with fleet() as (front, _):
         assert (await explained(front, messages=TURNS))["tokens_from"] == "pod"
-        row = await model_row(front)
-        assert row["backend"] == "pod"
-        assert "no directory" in row["reason"]
+
+        async def looked_for() -> bool:
+            return "no directory" in (await model_row(front))["reason"]
+
+        await until(looked_for)
+        assert (await model_row(front))["backend"] == "pod"
         assert await front.metric("model_tokenized_here", model=MODEL) == 0
 
 

@@ -272,6 +272,11 @@ async def test_a_source_that_returns_starts_from_nothing_and_can_be_named_again(
         await warm(holder, ids(200))
         await front.settled(holder)
         assert (await front.row(holder))["last_seq"] == holder.next_seq() - 1 < 3
+
+        async def named() -> bool:  # its port is looked at again first
+            return bool((await front.explain(ids(200)))["source_reason"] == "named")
+
+        await until(named)
         answer = await front.complete(ids(200))
         assert (answer.source, answer.cached) == (holder.url, 192)
 
