@@ -18,7 +18,8 @@ BESIDE := $(addprefix tests/,bench config observe scorers/test_contract.py packa
 	soak)
 
 # Some of those that wait, in a process of their own: so many of them would take too long one after the other.
-APART := $(addprefix tests/,gateway/calibrate gateway/checks gateway/front gateway/wire engine_patch loadgen conformance)
+APART := $(addprefix tests/,gateway/calibrate gateway/checks gateway/front gateway/wire engine_patch loadgen conformance) \
+	$(filter-out $(PURE),$(wildcard tests/gateway/test_[l-r]*.py))
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
