@@ -99,31 +99,21 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
     metrics = Metrics(pods, index)
     metrics.config_loaded.set_to_current_time()
     limits = config.limits
-    watch, drain = Watch(metrics), Drain()
-    found = Files()
-    keys = await _keys(config, found)
-    credentials = Credentials(keyed=keys is not None)
-    await load_credentials(credentials, config.pods, found)
-    watch.follow(found)
+    watch = Watch(metrics)
+    drain = Drain()
+    keys, credentials = await _secrets(config, watch)
     tls = await client_context(config.upstream_tls, "$.upstream_tls", watch) if _speaks_tls(config) else True
     access_log, decisions = await _logs(config, metrics, pods)
-    connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEPALIVE_S)
     zmq_context = zmq.asyncio.Context()
-    session = aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
-
-    pool, turns = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S), Turns()
+    pool = Pool(connect_timeout=limits.connect_timeout, keepalive=_KEEPALIVE_S)
+    turns = Turns()
 
     async def subscribe(pod: Pod, source: EventSource) -> None:
         publisher = Publisher(pod.name, source.rank)
         intake = Intake(pod, publisher, index=index, agreement=pods.agreement, metrics=metrics)
         await Subscriber(zmq_context, pod, source, intake=intake, turns=turns).run()
 
-    async with session:
+    async with _session(limits, tls=tls) as session:
         api = PodApi(session, credentials)
         decider = Decider(index, pods, config.placement, config.p2p, coordinate=random.random, stages=metrics.decided)
         tokenizer = Tokenizer(api, config.tokens, breaker=config.breaker, metrics=metrics)
@@ -133,11 +123,10 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
         poller = Poller(api, config.poll)
         proxy = Proxy(pool, limits, drain, tls if isinstance(tls, ssl.SSLContext) else None)
         pulling = Pulling(pods, index, api, poller, metrics, config.p2p)
-        links, explains = Links(pods), ExplainHeader(metrics.explain_failures.inc, allowed=config.explain.header)
-        placements, journal = (
-            Placements(decider, links, pulling.pulls, metrics, decisions, explains),
-            Journal(metrics, access_log),
-        )
+        links = Links(pods)
+        explains = ExplainHeader(metrics.explain_failures.inc, allowed=config.explain.header)
+        placements = Placements(decider, links, pulling.pulls, metrics, decisions, explains)
+        journal = Journal(metrics, access_log)
         live_view = LiveView(pods, index, drain, tell=partial(_watched, placements, journal))
         handler = Handler(
             pods=pods,
@@ -161,7 +150,8 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             journal=journal,
             limits=limits,
         )
-        page, apart = LivePage(live_view, await asyncio.to_thread(read_files), metrics), config.admin.port is not None
+        page = LivePage(live_view, await asyncio.to_thread(read_files), metrics)
+        apart = config.admin.port is not None
         fleet = Fleet(
             pods=pods,
             poller=poller,
@@ -216,6 +206,26 @@ async def gateway(config: Config) -> AsyncIterator[Gateway]:
             await asyncio.gather(access_log.close(), decisions.close())
             await pool.close()
             zmq_context.destroy(linger=0)
+
+
+async def _secrets(config: Config, watch: Watch) -> tuple[Keys | None, Credentials]:
+    """Clients' keys, None: none are asked for; and what pods are shown. Raises ConfigError."""
+    found = Files()
+    keys = await _keys(config, found)
+    credentials = Credentials(keyed=keys is not None)
+    await load_credentials(credentials, config.pods, found)
+    watch.follow(found)
+    return keys, credentials
+
+
+def _session(limits: Limits, *, tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+    """For what is asked of pods beside requests."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEEPALIVE_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
 
 
 def _watched(placements: Placements, journal: Journal, watcher: Watcher | None) -> None:

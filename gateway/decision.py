@@ -238,10 +238,7 @@ class Decider:
         tried = tried or {}
         pods = self._pods.serving(ask.model, frozenset(tried), ask.only)
         if not pods:
-            serving = "" if ask.model is None else f" that serves {ask.model!r}"
-            if self._pods.overloaded(ask.model, ask.only):
-                raise Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
-            raise NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
+            raise self._nobody(ask)
         prompt = ask.prompt
         self._decisions += 1
         stages = self._stages if self._decisions % _TIMED_EVERY == 0 else None
@@ -297,6 +294,12 @@ class Decider:
             tried_s=sourced.tried_s,
             coordinate=coordinate,
         )
+
+    def _nobody(self, ask: Ask) -> NoPodReady:
+        serving = "" if ask.model is None else f" that serves {ask.model!r}"
+        if self._pods.overloaded(ask.model, ask.only):
+            return Overloaded(f"Every pod{serving} is at its limit.", code="overloaded", refused="pod_limit")
+        return NoPodReady(f"No pod{serving} is ready.", code="no_pod_ready")
 
     def _lap(self) -> None:
         self._placed_at = perf_counter()

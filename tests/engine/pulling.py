@@ -6,6 +6,9 @@ import statistics
 import time
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.engine.front import metric, until
@@ -92,3 +95,15 @@ def counted(pod: Pod, name: str, label: str = "") -> float:
 
 def _stored_bytes(pod: Pod) -> float:
     return metric(pod.url, "vllm:kv_offload_store_bytes_total{")
+
+
+@contextmanager
+def stopped_at(where: str, source: Pod, stop_at: Path) -> Iterator[None]:
+    """A source with a stopping tier (see `stopping_tier`) stops there, for as long as the block lasts."""
+    stop_at.write_text(where)
+    try:
+        yield
+        assert not stop_at.exists(), f"the source never came to {where}"
+    finally:
+        stop_at.unlink(missing_ok=True)
+        source.resume()

@@ -18,7 +18,7 @@ import zmq
 from tests.engine.environment import CHECKOUT, EngineEnvironment
 from tests.engine.front import until
 from tests.engine.pods import Pod, free_ports, running
-from tests.engine.pulling import TOKEN_BYTES, Answer, ask, computed, counted, fresh_ids, recompute_s
+from tests.engine.pulling import TOKEN_BYTES, Answer, ask, computed, counted, fresh_ids, recompute_s, stopped_at
 from tests.engine.severing import sever
 
 pytestmark = pytest.mark.engine
@@ -109,23 +109,11 @@ class Case:
         return ask(self.pair.consumer, prompt, self.pair.source)
 
 
-@contextmanager
-def stopped_at(pair: Pair, where: str) -> Iterator[None]:
-    """The source stops there, for as long as the block lasts."""
-    pair.stop_at.write_text(where)
-    try:
-        yield
-        assert not pair.stop_at.exists(), f"the source never came to {where}"
-    finally:
-        pair.stop_at.unlink(missing_ok=True)
-        pair.source.resume()
-
-
 @pytest.mark.parametrize("where", ["lookup", "answered", "transfer"])
 def test_a_source_that_stops_costs_one_wait_and_comes_back(pair: Pair, where: str) -> None:
     case = Case(pair, f"stopped at {where}")
     timeouts = counted(pair.consumer, "p2p_tier_timeouts_total")
-    with stopped_at(pair, where):
+    with stopped_at(where, pair.source, pair.stop_at):
         first, second = case.ask(case.first), case.ask(case.second)
     case.check(first, second)
     assert counted(pair.consumer, "p2p_tier_timeouts_total") > timeouts

@@ -8,7 +8,6 @@ A consumer with vLLM's own tier may hang at a source that was killed and came ba
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from tests.engine.asking import Told, ask_gateway
 from tests.engine.environment import CHECKOUT, EngineEnvironment
 from tests.engine.front import Gateway, in_front_of, until
 from tests.engine.pods import Pod, free_ports, running
-from tests.engine.pulling import computed, fresh_ids, recompute_s
+from tests.engine.pulling import computed, fresh_ids, recompute_s, stopped_at
 from tests.engine.severing import sever
 
 pytestmark = pytest.mark.engine
@@ -141,22 +140,10 @@ class Case:
         return {"model": self.pair.consumer.model, "prompt": prompt}
 
 
-@contextmanager
-def stopped_at(pair: Pair, where: str) -> Iterator[None]:
-    """The source stops there, for as long as the block lasts."""
-    pair.stop_at.write_text(where)
-    try:
-        yield
-        assert not pair.stop_at.exists(), f"the source never came to {where}"
-    finally:
-        pair.stop_at.unlink(missing_ok=True)
-        pair.source.resume()
-
-
 @pytest.mark.parametrize("where", ["lookup", "answered"])
 def test_a_source_that_stops_costs_one_deadline_and_comes_back(pair: Pair, where: str) -> None:
     case = Case(pair, f"stopped at {where}")
-    with stopped_at(pair, where):
+    with stopped_at(where, pair.source, pair.stop_at):
         case.check(case.ask(case.first), "breaker")
     assert pair.gateway.metric(FIRED) == case.fired + 1
     wait_for_pulls(pair, where)

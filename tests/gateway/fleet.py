@@ -172,6 +172,11 @@ def ids(count: int, salt: int = 0) -> list[int]:
     return [1000 + salt, *range(2000, 2000 + count - 1)]
 
 
+def name(pod: Any) -> str:
+    """What the gateway calls a pod: host and port of its URL."""
+    return str(pod.url.removeprefix("http://"))
+
+
 def spec(pod: Any, **fields: Any) -> dict[str, Any]:
     """The pod's entry in a configuration."""
     return {"url": pod.url, "p2p": f"{pod.p2p_host}:{pod.p2p_port}", **fields}

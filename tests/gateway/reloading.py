@@ -48,10 +48,6 @@ async def reloadable(pods: Any, file: Path, *, session: Any = None, **sections: 
         yield Reloadable(front, file, server.reloader(ConfigFile(file, lambda: load(file))), sections)
 
 
-def name(pod: Any) -> str:
-    return str(pod.url.removeprefix("http://"))
-
-
 async def streamed(front: Front, begun: asyncio.Event, **fields: Any) -> bytes:
     """A stream's whole body; `begun` is set with its first piece."""
     whole = b""

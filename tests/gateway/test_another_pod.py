@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.retries import FLOOR
-from tests.gateway.fleet import Answer, Front, connection, fleet, posted, serving, text_body, until
+from tests.gateway.fleet import Answer, Front, connection, fleet, name, posted, serving, text_body, until
 from tests.gateway.raw import (
     ABORTED,
     DONE,
@@ -36,10 +36,6 @@ CONTENT = (
     b'"finish_reason":null}]}\n\n'
 )
 CREATED = b'event: response.created\ndata: {"response":{"id":"resp_1","error":null},"type":"response.created"}\n\n'
-
-
-def name(pod: Any) -> str:
-    return str(pod.url.removeprefix("http://"))
 
 
 async def post(front: Front, path: str = "/v1/completions") -> Answer:

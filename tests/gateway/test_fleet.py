@@ -16,7 +16,7 @@ from gateway.poller import EventSource, Poller
 from gateway.pulling import Pulling
 from gateway.upstream import PodApi
 from index import RadixIndex
-from tests.gateway.fleet import DEADLINE_S, client, completions, fleet, ids, serving, simulated, until, warm
+from tests.gateway.fleet import DEADLINE_S, client, completions, fleet, ids, name, serving, simulated, until, warm
 from tests.gateway.scripted import METRICS, never, page, says, scripted
 
 
@@ -69,10 +69,6 @@ async def supervised(*pods: Any, interval: float = 0.02) -> AsyncIterator[Superv
 def failures(found: Supervised, pod: Any) -> float:
     value = found.metrics.registry.get_sample_value("p2p_gateway_task_failures_total", {"pod": name(pod)})
     return value or 0.0
-
-
-def name(pod: Any) -> str:
-    return str(pod.url.removeprefix("http://"))
 
 
 async def test_a_fault_in_one_pods_task_is_counted_restarted_and_leaves_the_others_alone(

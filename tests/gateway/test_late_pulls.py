@@ -19,11 +19,11 @@ from loadgen.profile import PodProfile
 from tests.gateway.fleet import (
     BLOCK,
     MODEL,
-    SMALL,
     Answer,
     Front,
     completions,
     ids,
+    name,
     serving,
     simulated,
     spec,
@@ -31,25 +31,10 @@ from tests.gateway.fleet import (
     until,
     warm,
 )
+from tests.gateway.pulling import CAP_S, COMPUTES, FLOOR_S, PATIENT, PULLING, merged
 
-# Engines that wait for their peers for ever, as far as a test goes.
-PATIENT = msgspec.structs.replace(
-    SMALL, pull_handshake_deadline_s=60.0, pull_lookup_deadline_s=60.0, pull_fetch_deadline_s=60.0
-)
-FLOOR_S, CAP_S = 0.2, 0.4
 SOON_S = CAP_S + 5.0  # on a busy machine; an engine would have waited for a minute
-# Whoever holds what, the consumer computes.
-COMPUTES = {"labels": {"does": "compute"}}
-PULLING: dict[str, Any] = {
-    "placement": {"scorers": [], "filters": [{"type": "label", "key": "does", "values": ["compute"]}]},
-    "p2p": {"deadline_floor": FLOOR_S, "deadline_cap": CAP_S, "breaker": {"cooldown": 60.0}},
-    "poll": {"interval": 0.05},
-}
 WAYS = pytest.mark.parametrize("stream", [True, False], ids=["a stream", "in one piece"])
-
-
-def name(pod: Any) -> str:
-    return str(pod.url.removeprefix("http://"))
 
 
 def sources(pod: SimulatedPod) -> list[bool]:
@@ -62,10 +47,9 @@ async def pair(
     profile: PodProfile = PATIENT, **sections: Any
 ) -> AsyncIterator[tuple[Front, SimulatedPod, SimulatedPod]]:
     """A consumer, which is always chosen, and a peer that holds two prompts."""
-    sections = {**PULLING, **{key: {**PULLING.get(key, {}), **value} for key, value in sections.items()}}
     async with (
         simulated(2, profile=profile) as (consumer, holder),
-        serving([spec(consumer, **COMPUTES), spec(holder)], **sections) as front,
+        serving([spec(consumer, **COMPUTES), spec(holder)], **merged(PULLING, sections)) as front,
     ):
         for salt in (0, 1, 2):
             await warm(holder, ids(200, salt))

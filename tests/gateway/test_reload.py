@@ -21,6 +21,7 @@ from tests.gateway.fleet import (
     client,
     configuration,
     ids,
+    name,
     simulated,
     spec,
     text_body,
@@ -28,7 +29,7 @@ from tests.gateway.fleet import (
     warm,
 )
 from tests.gateway.keyring import ALICE, BOB, ENTRIES, ROOT, bearer, write
-from tests.gateway.reloading import begin, name, reloadable, written
+from tests.gateway.reloading import begin, reloadable, written
 from tests.gateway.test_command import ended, ready, started
 
 QUEUE_FIRST = {"scorers": [{"type": "queue"}], "picker": {"type": "max-score"}}

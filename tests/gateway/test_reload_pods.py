@@ -15,6 +15,7 @@ from tests.gateway.fleet import (
     client,
     completions,
     ids,
+    name,
     resident,
     simulated,
     spec,
@@ -23,7 +24,7 @@ from tests.gateway.fleet import (
     warm,
 )
 from tests.gateway.keyring import bearer
-from tests.gateway.reloading import begin, name, reloadable
+from tests.gateway.reloading import begin, reloadable
 from tests.gateway.scripted import scripted
 
 
