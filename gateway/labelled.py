@@ -8,6 +8,7 @@ is an addition. How they are written is in `exposition`.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, Literal, TypeVar
@@ -87,7 +88,7 @@ class Distribution:
         self.exemplars[bucket] = Exemplar(trace, amount, time.time())
 
 
-class _Labelled(Shown, Generic[S]):
+class _Labelled(Shown, ABC, Generic[S]):
     """A metric's series by their labels' values, `most` of them, and as many again at most of all that come then.
 
     Pairs of pods grow with their square, so a metric of pairs has less than others.
@@ -149,12 +150,13 @@ class _Labelled(Shown, Generic[S]):
             self._write(series, lines, out, openmetrics=openmetrics)
         yield "".join(out)
 
+    @abstractmethod
     def _lines(self, values: tuple[str, ...]) -> list[str]:
         """The beginnings of a series' lines."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, series: S, lines: list[str], out: list[str], *, openmetrics: bool) -> None:
-        raise NotImplementedError
+        """A series' lines."""
 
 
 class Counter(_Labelled[Count]):

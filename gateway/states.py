@@ -88,7 +88,7 @@ class OfGateway:
 
     def _of_pods(self, registry: CollectorRegistry) -> None:
         up = State(f"{_NS}_pod_ready", "1 while the pod can serve", ["pod"])
-        breaker = State(f"{_NS}_pod_breaker_open", "1 while the pod is left out for failed requests", ["pod"])
+        breaker = State(f"{_NS}_pod_breaker_open", "1 while the pod is left out, or on trial, after failed requests", ["pod"])
         stalled = State(f"{_NS}_pod_stalled", "1 while the pod computes without progress, as it says", ["pod"])
         strangers = State(
             f"{_NS}_pod_disagreements", "Peers that the pod can never pull from, nor they from it", ["pod"]
@@ -111,7 +111,7 @@ class OfGateway:
             for pod in self.pods:
                 name = pod.name
                 up.add(pod.state == "ready", name)
-                breaker.add(pod.breaker.state(now) != "closed", name)
+                breaker.add(not pod.breaker.admits(now), name)
                 stalled.add(pod.stalled, name)
                 strangers.add(len(self.pods.agreement.of(name)), name)
                 silent.add(not self.asks_for_tokens(name), name)

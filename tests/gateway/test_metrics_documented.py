@@ -4,11 +4,12 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.decision import SourceReason
 from gateway.metrics import Metrics
 from gateway.pods import PodTable
 from index import RadixIndex
@@ -83,3 +84,11 @@ async def test_what_a_busy_gateway_shows_is_what_is_documented() -> None:
             assert sample.labels.keys() - {"le"} == set(row.labels), sample
             seen.add(sample.name)
     assert {"p2p_gateway_inter_token_seconds_count", "p2p_gateway_pull_seconds_sum", "process_open_fds"} <= seen
+
+
+def test_every_outcome_of_a_source_choice_begins_at_zero() -> None:
+    """`rate` does not see the first of a series that begins with it."""
+    metrics = Metrics(PodTable([], max_load_age=1.0), RadixIndex())
+    page = "".join(metrics.registry.page(openmetrics=False))
+    begun = re.findall(r'^p2p_gateway_pulls_total\{outcome="([^"]+)"\} 0', page, re.MULTILINE)
+    assert set(begun) == set(get_args(SourceReason))
