@@ -88,7 +88,9 @@ class OfGateway:
 
     def _of_pods(self, registry: CollectorRegistry) -> None:
         up = State(f"{_NS}_pod_ready", "1 while the pod can serve", ["pod"])
-        breaker = State(f"{_NS}_pod_breaker_open", "1 while the pod is left out, or on trial, after failed requests", ["pod"])
+        breaker = State(
+            f"{_NS}_pod_breaker_open", "1 while the pod is left out, or on trial, after failed requests", ["pod"]
+        )
         stalled = State(f"{_NS}_pod_stalled", "1 while the pod computes without progress, as it says", ["pod"])
         strangers = State(
             f"{_NS}_pod_disagreements", "Peers that the pod can never pull from, nor they from it", ["pod"]

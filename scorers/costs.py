@@ -47,8 +47,10 @@ _TRIES: Final = 0.005
 """What tries may cost beyond the cheapest expectation: this much at first, and this share of all that was expected."""
 
 _SLOWED: Final = 1.7
-_LINK_TOKENS: Final = 16_384
-"""A link counts as slowed when so many tokens have lately taken so many times as long as they usually do."""
+"""A link counts as slowed when pulls of the size of late have lately taken so many times as long as they usually do.
+
+Of another size nothing may be known: what pulls of some hundred tokens say of thousands is mostly their noise.
+"""
 
 _SLOWED_EVIDENCE: Final = 10.0
 
@@ -133,12 +135,13 @@ class CostChanges(Struct, frozen=True, kw_only=True):
 class Link:
     """A pair's fit, whether its connection stands, and what its pulls take lately and usually."""
 
-    __slots__ = ("_counted", "_lately_s", "_usually_s", "fit", "met")
+    __slots__ = ("_counted", "_lately", "_moved", "_usually", "fit", "met")
 
     def __init__(self, fit: Fit[Pull]) -> None:
         self.fit = fit
         self.met = False
-        self._lately_s = self._usually_s = 0.0
+        self._lately = self._usually = (0.0, 0.0)  # seconds: the fixed ones, and those of a token
+        self._moved = (0.0, 0.0)  # tokens, and their square, of late
         self._counted = 0
 
     def observe(self, terms: Pull, seconds: float, now: float) -> None:
@@ -146,14 +149,19 @@ class Link:
         self.fit.observe(terms, seconds, now)
         if self.fit.evidence(now) >= _SLOWED_EVIDENCE:
             self._counted += 1
-            taken = self.fit.coefficients.seconds(_LINK_TOKENS, 0.0)
             alike = 1.0 / self._counted
-            self._lately_s += max(_LATELY, alike) * (taken - self._lately_s)
-            self._usually_s += (alike if self._counted <= _FIRST else _USUALLY) * (taken - self._usually_s)
+            lately, usually = max(_LATELY, alike), alike if self._counted <= _FIRST else _USUALLY
+            believed = self.fit.coefficients.fixed, self.fit.coefficients.token
+            self._lately = _nearer(self._lately, believed, lately)
+            self._usually = _nearer(self._usually, believed, usually)
+            self._moved = _nearer(self._moved, (terms.token, terms.token * terms.token), lately)
 
     def slowed(self) -> bool:
         """Whether pulls take much longer than they usually did. O(1)."""
-        return self._lately_s > _SLOWED * self._usually_s
+        tokens, squares = self._moved
+        size = squares / max(1.0, tokens)  # that by which most tokens move: large pulls count for more
+        lately, usually = (fixed + each * size for fixed, each in (self._lately, self._usually))
+        return lately > _SLOWED * usually
 
 
 _UNUSED: Final[Mapping[Rank, Link]] = {}
@@ -399,6 +407,10 @@ class Costs:
         if (link := links.get(consumer)) is None:
             link = links[consumer] = Link(Fit(self._pull, _PULLED))
         return link
+
+
+def _nearer(mean: tuple[float, float], to: tuple[float, float], share: float) -> tuple[float, float]:
+    return mean[0] + share * (to[0] - mean[0]), mean[1] + share * (to[1] - mean[1])
 
 
 def _rank(pod: object, rank: object) -> Rank:

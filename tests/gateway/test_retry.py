@@ -268,6 +268,7 @@ async def test_a_pod_that_fails_again_and_again_is_left_out_then_tried_with_one_
             return bool((await front.row(first))["breaker"] == "half-open")
 
         await until(tried_again)
+        assert await front.metric("pod_breaker_open", pod=name(first)) == 0  # until somebody is sent there
         assert (await post(front)).pod == second.url  # the trial failed, and cost its client nothing
         assert len(completions(first)) == 3
         assert (await front.row(first))["breaker"] == "open"

@@ -184,9 +184,9 @@ CASES = (
     Case(
         "P2PGatewayPodLeftOut",
         {f"p2p_gateway_pod_breaker_open{_POD}}}": gauge(0, 1)},
-        comes=5.5,
-        gone=0.5,
-        not_before=4,
+        comes=10.5,
+        gone=5.5,
+        not_before=9,
     ),
     Case("P2PGatewayEnginesFail", failed("engine_errors_total", _POD + _REASON), comes=0.5, gone=6, fault=1),
     Case("P2PGatewayAnswersBreak", failed("broken_answers_total", _POD + _REASON), comes=0.5, gone=6, fault=1),

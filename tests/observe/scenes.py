@@ -21,7 +21,7 @@ import yaml
 
 from loadgen.faults import StaleSession
 from loadgen.pod import SimulatedPod
-from scorers import Candidate, PlacementRequest, Pull
+from scorers import Candidate, PlacementRequest, Prefill, Pull
 from tests.gateway.fleet import (
     PREFIX_ONLY,
     SLOW,
@@ -72,6 +72,7 @@ _AT_ONCE = 30
 _STOPPED_S = 1.5
 _LIES = 6
 _PULL_S = 5.0
+_REST_S = 0.001
 
 
 def common(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -428,6 +429,8 @@ class Link(Pulling):
             tokens, seconds = (self._TOKENS, 0.045) if number % 2 else (16_384, 0.055)
             terms = Pull(1.0, float(tokens), 0.0, 0.0)
             costs.pulled((self.source.url, 0), (self.consumer.url, 0), terms, seconds, now - number)
+            # What is left of a quick pull's request, too: else it is next to nothing, which is no sample.
+            costs.computed((self.consumer.url, 0), Prefill(1.0, 1.0, 1.0), _REST_S, now - number)
 
     async def well(self) -> None:
         """Only after the fault: what it usually takes is not to be what it takes on a busy machine."""
@@ -604,7 +607,7 @@ class Surprised(Scene):
 
 
 class Process(Scene):
-    """Gateways as processes: nobody reads the log, a disk is full, files run out, one is killed."""
+    """Gateways as processes: nobody reads the log, a disk is full, files run out, one is killed, one stands still."""
 
     alerts = frozenset(
         {
@@ -623,14 +626,16 @@ class Process(Scene):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self.doomed_port = self._free()
+        self.doomed_port, self.halting_port = self._free(), self._free()
         self.command = self._command(pods, port, "gateway.yaml", access_log={"enabled": True, "path": "/dev/full"})
         self.doomed_command = self._command(pods, self.doomed_port, "doomed.yaml")
         self.gateway, self.reader = await self._started(self.command, piped=True)
         self.doomed, _ = await self._started(self.doomed_command)
+        # One of its own: while it stands still nothing is scraped, so no other alert would last.
+        self.halting, _ = await self._started(self._command(pods, self.halting_port, "halting.yaml"))
         self.stack.push_async_callback(self._ended)
         self.url = f"http://127.0.0.1:{port}"
-        self.targets += [f"127.0.0.1:{port}", f"127.0.0.1:{self.doomed_port}"]
+        self.targets += [f"127.0.0.1:{each}" for each in (port, self.doomed_port, self.halting_port)]
         self.http = await self.stack.enter_async_context(client())
         self.open: list[asyncio.StreamWriter] = []
         for target in self.targets:
@@ -680,17 +685,16 @@ class Process(Scene):
         if self.doomed.returncode is None:
             self.doomed.kill()
             await self.doomed.wait()
-        if not self.open:
-            already = len(list(Path(f"/proc/{self.gateway.pid}/fd").iterdir()))
-            for _ in range(int(0.88 * self._FILES) - already):
-                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                self.open.append(writer)
+        already = len(list(Path(f"/proc/{self.gateway.pid}/fd").iterdir()))  # it closes those that say nothing for long
+        for _ in range(int(0.88 * self._FILES) - already):
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            self.open.append(writer)
         with suppress(Exception):
             async with self.http.post(f"{self.url}/v1/completions", json=text_body([1, 2])) as answer:
                 await answer.read()
-        self.gateway.send_signal(signal.SIGSTOP)  # as a machine does that has something else to do
+        self.halting.send_signal(signal.SIGSTOP)  # as a machine does that has something else to do
         await asyncio.sleep(_STOPPED_S)
-        self.gateway.send_signal(signal.SIGCONT)
+        self.halting.send_signal(signal.SIGCONT)
 
     async def mend(self) -> None:
         self.switch.bad = False
@@ -701,7 +705,7 @@ class Process(Scene):
         await until(lambda: self._ready(f"127.0.0.1:{self.doomed_port}"))
 
     async def _ended(self) -> None:
-        for process in (self.gateway, self.doomed):
+        for process in (self.gateway, self.doomed, self.halting):
             if process.returncode is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()

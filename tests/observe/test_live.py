@@ -6,7 +6,7 @@ Windows of minutes and hours are seconds here; what the alerts do over their tru
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -73,17 +73,23 @@ def queries() -> dict[str, str]:
 class Found:
     """What has come so far: alerts, and queries that had data."""
 
-    def __init__(self, scraper: Scraper) -> None:
+    def __init__(self, scraper: Scraper, scenes: Sequence[Scene] = ()) -> None:
         self.scraper = scraper
+        self.targets: dict[str, set[str]] = {}
+        for scene in scenes:  # where each alert has to come from, if it says where it comes from
+            for name in scene.alerts:
+                self.targets.setdefault(name, set()).update(scene.targets)
         self.fired: set[str] = set()
         self.summaries: dict[str, str] = {}
         self.without_data = queries()
 
     async def look(self) -> None:
         for alert in await self.scraper.alerts():
-            if alert["state"] == "firing":
-                self.fired.add(alert["labels"]["alertname"])
-                self.summaries[alert["labels"]["alertname"]] = alert["annotations"]["summary"]
+            name, instance = alert["labels"]["alertname"], alert["labels"].get("instance")
+            of_its_scene = instance is None or not self.targets or instance in self.targets[name]
+            if alert["state"] == "firing" and of_its_scene:
+                self.fired.add(name)
+                self.summaries[name] = alert["annotations"]["summary"]
         for name, expr in list(self.without_data.items()):
             if await self.scraper.query(expr):
                 del self.without_data[name]
@@ -126,7 +132,7 @@ async def test_every_alert_comes_with_its_fault_and_goes_and_every_query_has_dat
         assert {name for scene in scenes for name in scene.alerts} == {alert.name for alert in alerts()}
         targets = [target for scene in scenes for target in scene.targets]
         scraper = await stack.enter_async_context(prometheus(tmp_path, targets, interval=INTERVAL, rules=tmp_path))
-        began, found = time.time(), Found(scraper)
+        began, found = time.time(), Found(scraper, scenes)
 
         async with going_on(scenes, lambda scene: scene.well()):
             await asyncio.sleep(QUIET_S)

@@ -127,6 +127,27 @@ def test_a_scrape_that_was_missed_makes_no_old_failure_a_new_one(tmp_path: Path)
     promtool("test", "rules", *(file_for(tmp_path, alert, case.missed(window)) for case, alert, window in new))
 
 
+@needs_promtool
+@pytest.mark.parametrize(("left_out", "fires"), [("0x7 1x0", 1), ("0x400 1x3", 0)], ids=["now and then", "once"])
+def test_a_pod_is_left_out_when_its_trials_fail_also_where_few_are_made(
+    tmp_path: Path, left_out: str, fires: int
+) -> None:
+    """A trial every two minutes, and a scrape every 15 s, of which one finds the pod left out."""
+    series = 'p2p_gateway_pod_breaker_open{instance="gateway",job="p2p-gateway",pod="pod:1"}'
+    values = " ".join([left_out] * (60 if fires else 1) + ["0x400"] * (not fires))
+    asked = 'count(ALERTS{alertname="P2PGatewayPodLeftOut",alertstate="firing"}) or vector(0)'
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": series, "values": values}],
+        "promql_expr_test": [
+            {"expr": asked, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": fires}]}
+            for minute in range(95, 115)
+        ],
+    }
+    (alert,) = (alert for alert in alerts() if alert.name == "P2PGatewayPodLeftOut")
+    promtool("test", "rules", file_for(tmp_path, alert, test))
+
+
 def file_for(folder: Path, alert: Rule, test: dict[str, Any]) -> str:
     """A file for `promtool test rules`."""
     needed = [rule.fields for rule in recordings() if rule.name in metrics_in(alert.expr)]

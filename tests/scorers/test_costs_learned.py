@@ -1,6 +1,6 @@
 """Where prices get to from wrong beliefs, by samples that are off."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -57,11 +57,12 @@ def test_prices_off_tenfold_are_nearly_always_within_a_fourth_after_200_noisy_sa
 
 
 class Pulling:
-    """Pulls over one link, one after the other, of all lengths, at a price that may change."""
+    """Pulls over one link, one after the other, of these lengths, at a price that may change."""
 
-    def __init__(self, off_by: Callable[[], float]) -> None:
+    def __init__(self, off_by: Callable[[], float], lengths: Sequence[int] = (2_000, 8_000, 16_000, 32_000)) -> None:
         self.costs = Costs()
         self.slower = 1.0
+        self.lengths = lengths
         self._off_by = off_by
         self._now = 0.0
 
@@ -71,7 +72,7 @@ class Pulling:
 
     def _pull(self) -> bool:
         self._now += 1.0
-        work = moved((2_000, 8_000, 16_000, 32_000)[int(self._now) * 7 % 5 % 4], 0.1 * (self._now % 2))
+        work = moved(self.lengths[int(self._now) * 7 % 5 % len(self.lengths)], 0.1 * (self._now % 2))
         self.costs.pulled(A, B, work, self.slower * taken(PULL, work) * self._off_by(), self._now)
         return self.costs.slowed(A, B)
 
@@ -93,3 +94,28 @@ def test_a_link_that_gets_three_times_slower_is_followed_and_said_to_be_slow_unt
 @pytest.mark.parametrize("seed", range(8))
 def test_a_link_that_stays_as_it_is_is_never_said_to_be_slow(seed: int, noise: Noise) -> None:
     assert not any(Pulling(noise(seed)).slowed(800))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("lengths", [(256,), (240, 256, 272), (80, 256)])
+def test_of_a_link_whose_pulls_are_all_small_what_they_take_is_judged_not_what_large_ones_might(
+    lengths: tuple[int, ...], seed: int, noise: Noise
+) -> None:
+    link = Pulling(noise(seed), lengths)
+    assert not any(link.slowed(400))
+    link.slower = 3.0
+    assert any(link.slowed(100))
+    link.slower = 1.0
+    assert not link.slowed(200)[-1]
+
+
+@pytest.mark.parametrize("lengths", [(256, 16_000), (16_000, 256)])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_link_whose_pulls_are_of_another_length_from_now_on_is_not_said_to_be_slow(
+    lengths: tuple[int, int], seed: int, noise: Noise
+) -> None:
+    before, after = lengths
+    link = Pulling(noise(seed), (before,))
+    assert not any(link.slowed(400))
+    link.lengths = (after,)
+    assert not any(link.slowed(400))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorers import Answer, Candidate, Costs, Forecast, PlacementRequest, Prefill, Priors, Pull, pullable_tokens, timed
@@ -16,13 +16,14 @@ from scorers.ttft import THRIFT
 @st.composite
 def candidates(draw: st.DrawFn, number: int = 0) -> Candidate:
     """One of a fleet, in a state that there can be."""
-    cpu, gpu = draw(st.integers(0, 40_000)), draw(st.integers(0, 40_000))
+    held = st.just(0) | st.integers(0, 40_000)
+    cpu, gpu = draw(held), draw(held)
     unanswered, decoding = draw(st.integers(0, 20)), draw(st.integers(0, 20))
     work = draw(st.integers(0, 40_000)) if unanswered else 0
     pulls = draw(st.integers(0, unanswered))
     return Candidate(
         pod=f"http://10.0.0.{number}:8000",
-        p2p_host=draw(st.none() | st.just(f"10.0.0.{number}")),
+        p2p_host=draw(st.sampled_from([f"10.0.0.{number}"] * 3 + [None])),
         p2p_port=7777,
         gpu_tokens=gpu,
         cpu_tokens=cpu,
@@ -72,10 +73,10 @@ def learned(draw: st.DrawFn, ranks: int = 8) -> Costs:
 def requests(**fields: Any) -> st.SearchStrategy[PlacementRequest]:
     defaults: dict[str, Any] = {
         "request_id": st.text(max_size=5),
-        "prompt_tokens": st.none() | st.integers(0, 60_000),
+        "prompt_tokens": st.integers(0, 60_000) | st.integers(20_000, 60_000) | st.none(),
         "block_size": st.sampled_from([16, 64]),
         "model": st.just("m"),
-        "pulls": st.booleans(),
+        "pulls": st.sampled_from([True, True, True, False]),
         "pull_floor": st.none() | st.integers(1, 4_096),
         "costs": st.none() | learned(),
     }
@@ -99,20 +100,24 @@ def by_hand(
     """As the module's head has it, without any regard for time."""
     costs, n = request.costs or Costs(), request.prompt_tokens or 0
     rank, answer = (candidate.pod, candidate.rank), costs.answer()
-    prefill, own = costs.prefill(rank), candidate.in_flight_requests
+    prefill = costs.prefill(rank)
 
     def decoding_on(pod: Candidate) -> int:
         strangers = max(0, (pod.running or 0) - pod.in_flight_requests)
         return pod.in_flight_requests - pod.in_flight_unanswered + strangers
 
+    def waits(pod: Candidate) -> float:
+        its, unanswered = costs.prefill((pod.pod, pod.rank)), pod.in_flight_unanswered
+        before = its.seconds(pod.in_flight_tokens, pod.in_flight_square, unanswered)
+        each = before / unanswered if unanswered else its.fixed
+        wait = before - min(pod.progress_s, each) if unanswered else 0.0
+        return wait + max(0, (pod.waiting or 0) - pod.in_flight_requests) * each
+
     unanswered, decoding = candidate.in_flight_unanswered, decoding_on(candidate)
     held = min(max(int(candidate.credit * candidate.any_tokens), candidate.speculative_tokens), max(0, n - 1))
-    before = prefill.seconds(candidate.in_flight_tokens, candidate.in_flight_square, unanswered)
-    each = before / unanswered if unanswered else prefill.fixed
-    wait = before - min(candidate.progress_s, each) if unanswered else 0.0
-    wait += max(0, (candidate.waiting or 0) - own) * each + prefill.decode * decoding
+    wait = waits(candidate) + prefill.decode * decoding
     worth = 1 + THRIFT + foresight * min(12, unanswered) + patience * decoding
-    ways = [(prefill.seconds(n - held, n * n - held * held), 0.0)]
+    ways = [(prefill.seconds(n - held, n * n - held * held), 0.0, 0.0)]
     for source in fleet if request.pulls else ():
         served = min(pullable_tokens(source), max(0, n - 1)) // request.block_size * request.block_size
         lead, peer = served - held, (source.pod, source.rank)
@@ -124,14 +129,18 @@ def by_hand(
                 step_s += backlog * min(1.0, 8192 / source.in_flight_tokens)
             share = 1 + max(source.serving, candidate.pulls)
             pulling = costs.pull(peer, rank).seconds(lead * share, step_s, met=costs.met(peer, rank))
-            ways.append((prefill.seconds(n - served, n * n - served * served), pulling))
-    rest, pulling = min(ways, key=lambda way: worth * way[0] + way[1])
-    price = wait + worth * rest + pulling + candidate.turnover * ways[0][0]
+            copied = source.speculative_tokens >= served  # what those that wait there have in common with this one
+            relief = copied * 0.2 * source.in_flight_unanswered * waits(source) / (1 + source.serving) ** 2
+            risk_and_use = max(0.5 * pulling - relief, -pulling)
+            ways.append((prefill.seconds(n - served, n * n - served * served), pulling, risk_and_use))
+    rest, pulling, risk_and_use = min(ways, key=lambda way: worth * way[0] + way[1])
+    price = wait + worth * rest + pulling + risk_and_use + candidate.turnover * ways[0][0]
     beside = answer.request * (decoding + unanswered) + answer.context * candidate.in_flight_context
     slowing = decoding / 2 * (answer.request + answer.context * n)
     return ByHand(wait + rest + pulling, price, patience * (beside + slowing))
 
 
+@settings(max_examples=300)  # of which some twenty pull
 @given(request=requests(), fleet=fleets(most=4), foresight=factors, patience=factors)
 def test_it_is_what_the_formula_says(
     request: PlacementRequest, fleet: list[Candidate], foresight: float, patience: float
