@@ -25,6 +25,7 @@ from gateway.tokens import Prompt
 from index import Counted, RadixIndex
 from scorers import Barred, Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, timed
 from scorers import Placement as Placed
+from scorers.kv_source import SourceDecision
 
 Barrier = Literal["endpoint", "batch", "late"]
 SourceReason = Literal[
@@ -74,8 +75,8 @@ class Ask(Struct, frozen=True):
         return self.streams and self.prompt.whole and not self.is_batch
 
 
-class Decision(Struct, frozen=True, kw_only=True):
-    """Where a request goes and what it pulls, with all that led there.
+class Decision(Struct, frozen=True):
+    """Where a request goes and what it pulls, with all that led there. `Decider` makes it by position.
 
     `uncached_tokens` and `uncached_square` are what the pod is expected to have to compute (see `leases.InFlight`), 0
     where no tokens are known. `prompts` are the keys of the blocks that it holds then. `expected_s` is when the first
@@ -162,7 +163,7 @@ def decided(
     coordinate: float,
     no_pull: Barrier | None,
     between: Callable[[], None] | None = None,
-) -> tuple[Placed, Sourced]:
+) -> tuple[Placed, Sourced | SourceDecision]:
     """Place and choose a source, from nothing but the arguments: what is done alike for a request and to replay one.
 
     `no_pull` as in `Ask`, `coordinate` as in `place`. `between` is called between the two.
@@ -176,9 +177,9 @@ def decided(
         return placed, Sourced(None, "disabled")
     if no_pull is not None:
         return placed, Sourced(None, no_pull)
-    sourced = Sourced(*p2p.source.choose(request, candidates, candidates[placed.chosen]))
+    sourced = p2p.source.choose(request, candidates, candidates[placed.chosen])
     if sourced.source is None and request.barred is not None:
-        return placed, _barred(sourced, request, request.barred, candidates, candidates[placed.chosen], p2p)
+        return placed, _barred(Sourced(*sourced), request, request.barred, candidates, candidates[placed.chosen], p2p)
     return placed, sourced
 
 
@@ -198,6 +199,7 @@ def _barred(
     return sourced._replace(reason="differ" if differ else "breaker")
 
 
+_NOBODY = frozenset[str]()
 _TIMED_EVERY = 8  # of a small request's decision, to time its stages is a tenth
 
 Stages = Callable[[float, float, float, float], None]
@@ -230,22 +232,26 @@ class Decider:
         """Decisions from now on go by these."""
         self._placement = placement
         self._p2p = p2p
+        self._pull_floor = p2p.floor
         self.weights = [(scorer.name, scorer.weight) for scorer in placement.scorers]
         self.columns.reconfigure((*placement.scorers, *placement.filters))
 
     def decide(self, ask: Ask, tried: Mapping[str, object] | None = None) -> Decision:
         """Choose among the pods that can serve now, less those already tried. Raises NoPodReady."""
-        tried = tried or {}
-        pods = self._pods.serving(ask.model, frozenset(tried), ask.only)
+        table, prompt = self._pods, ask.prompt
+        now = table.clock()
+        pods = table.serving(ask.model, frozenset(tried) if tried else _NOBODY, ask.only, now)
         if not pods:
             raise self._nobody(ask)
-        prompt = ask.prompt
         self._decisions += 1
         stages = self._stages if self._decisions % _TIMED_EVERY == 0 else None
-        began = perf_counter()
-        matched = match(prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
-        matched_at = perf_counter()
-        candidates = self._pods.candidates(pods, matched.cached, matched.speculative)
+        began = matched_at = 0.0 if stages is None else perf_counter()
+        matched = match(
+            prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, expected=table.expected, now=now
+        )
+        if stages is not None:
+            matched_at = perf_counter()
+        candidates = table.candidates(pods, matched.cached, matched.speculative, now)
         no_pull, coordinate = ask.no_pull, self._coordinate()
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
@@ -253,10 +259,10 @@ class Decider:
             block_size=matched.block_size,
             model=ask.model or "",
             pulls=self._p2p.enabled and no_pull is None,
-            pull_floor=self._p2p.floor,
-            costs=self._pods.costs,
-            barred=self._pods.pairs.barred,
-            now=self._pods.clock(),
+            pull_floor=self._pull_floor,
+            costs=table.costs,
+            barred=table.pairs.barred,
+            now=now,
         )
         if self.columns.wanted:
             candidates = self.columns.filled(ask, request, candidates, pods)
@@ -275,24 +281,24 @@ class Decider:
         source_tokens = pullable_tokens(source) if source is not None else 0
         pod = _of(chosen, pods)
         outlook = matched.outlook(pod.publishers[chosen.rank], source_tokens, prompt)
-        return Decision(
-            request=request,
-            pod=pod,
-            candidates=candidates,
-            placed=placed,
-            source=source,
-            source_pod=None if source is None else _of(source, pods),
-            source_reason=sourced.reason,
-            source_tokens=source_tokens,
-            prompt=prompt,
-            block_size=matched.block_size,
-            predicted_cached=outlook.reused,
-            uncached_tokens=outlook.uncached,
-            uncached_square=outlook.square,
-            prompts=matched.prompts(pod, ask.model),
-            expected_s=sourced.expected_s,
-            tried_s=sourced.tried_s,
-            coordinate=coordinate,
+        return Decision(  # by position, as candidates are
+            request,
+            pod,
+            candidates,
+            placed,
+            source,
+            None if source is None else _of(source, pods),
+            sourced.reason,
+            source_tokens,
+            prompt,
+            matched.block_size,
+            outlook.reused,
+            outlook.uncached,
+            outlook.square,
+            matched.prompts(pod, ask.model),
+            sourced.expected_s,
+            sourced.tried_s,
+            coordinate,
         )
 
     def _nobody(self, ask: Ask) -> NoPodReady:
@@ -307,7 +313,8 @@ class Decider:
     def uncached_at_best(self, ask: Ask) -> int:
         """Prompt tokens that the pod with most of them would compute, as far as the prompt is known. As `match`."""
         pods = self._pods.ready_for(ask.model, ask.only)  # also those that take no more now
-        matched = match(ask.prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=self._pods)
+        expected, now = self._pods.expected, self._pods.clock()
+        matched = match(ask.prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, expected=expected, now=now)
         most = max((cached.any for cached in matched.cached.values()), default=0)
         return max(0, (ask.prompt.tokens or 0) - most)
 

@@ -58,6 +58,11 @@ class InFlight:
         self.stopwatch = Stopwatch()
         self.since_poll: SincePoll | None = None  # while requests may have to wait for it
 
+    def progress_s(self, now: float) -> float:
+        """Seconds for which the first of those that have not answered has been computed."""
+        since, answered = self.busy_since, self.answered_at
+        return now - (answered if answered > since else since)
+
 
 class Pull(NamedTuple):
     """The books of the rank that a request pulls from, and the tokens that it pulls."""

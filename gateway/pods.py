@@ -56,6 +56,7 @@ class Load(NamedTuple):
 
 
 _UNKNOWN_LOAD = Load()
+_UNKNOWN_LOADS: Mapping[int, Load] = {}
 _NO_WORK = Work()
 _TIERED = True
 _NOTHING_EXPECTED: Mapping[Publisher, int] = {}
@@ -292,19 +293,28 @@ class PodTable:
         return serving
 
     def serving(
-        self, model: str | None, excluded: frozenset[str] = frozenset(), only: frozenset[str] | None = None
+        self,
+        model: str | None,
+        excluded: frozenset[str] = frozenset(),
+        only: frozenset[str] | None = None,
+        now: float | None = None,
     ) -> list[Pod]:
         """Ready pods for a model, best kind only: healthy; else suspect or stalled; else those with an open breaker.
 
         A pod under suspicion, or stalled, is still better than no answer, so it drops out only while another can serve.
         A pod with as many requests as it may have serves no more. `model` None: any; `only`: no others than these.
         """
-        now = self.clock()
+        now = self.clock() if now is None else now
         ready = self.ready_for(model, only)
         if excluded:
             ready = [pod for pod in ready if pod.name not in excluded]
         if self._max_requests is not None:
             ready = [pod for pod in ready if pod.requests < self._max_requests]
+        for pod in ready:  # nearly always nothing is wrong with any, and nobody has to be left out
+            if pod.suspect or pod.stalled or not pod.breaker.admits(now):
+                break
+        else:
+            return ready
         admitted = [p for p in ready if p.breaker.admits(now)]
         return [p for p in admitted if not (p.suspect or p.stalled)] or admitted or ready
 
@@ -324,22 +334,48 @@ class PodTable:
         pods: Iterable[Pod],
         cached: Mapping[Publisher, Cached],
         speculative: Mapping[Publisher, int] = _NOTHING_EXPECTED,
+        now: float | None = None,
     ) -> list[Candidate]:
         """One candidate per rank; `speculative` are the tokens expected there. O(ranks)."""
-        now = self.clock()
+        now = self.clock() if now is None else now
         oldest = now - self._max_load_age
-        return [
-            _candidate(
-                pod,
-                rank,
-                cached.get(pod.publishers[rank], _NOTHING_CACHED),
-                speculative.get(pod.publishers[rank], 0) if speculative else 0,
-                pod.rank_load(rank, oldest),
-                now,
-            )
-            for pod in pods
-            for rank in pod.ranks
-        ]
+        found: list[Candidate] = []
+        for pod in pods:
+            loads = pod.load if pod.load_at >= oldest else _UNKNOWN_LOADS
+            host, port = (None, None) if pod.p2p is None or pod.suspect or pod.stalled else pod.p2p
+            for rank in pod.ranks:
+                publisher, counts, stream = pod.publishers[rank], pod.in_flight[rank], pod.streams[rank]
+                gpu, cpu, longest = cached.get(publisher, _NOTHING_CACHED)
+                waiting, running, kv_usage, _, _ = loads.get(rank, _UNKNOWN_LOAD)
+                found.append(
+                    Candidate(  # by position: a call with over 15 names goes by way of a dict, in four times the time
+                        pod.url,
+                        rank,
+                        host,
+                        None if port is None else port + rank,
+                        gpu,
+                        cpu,
+                        longest,
+                        stream.trust.credit(now),
+                        speculative.get(publisher, 0) if speculative else 0,
+                        _TIERED,
+                        waiting,
+                        running,
+                        kv_usage,
+                        counts.requests,
+                        counts.tokens,
+                        counts.unanswered,
+                        counts.square,
+                        counts.context,
+                        counts.progress_s(now) if counts.unanswered else 0.0,
+                        counts.pulls,
+                        counts.pulled_tokens,
+                        counts.serving,
+                        counts.serving_tokens,
+                        stream.turnover.share,
+                    )
+                )
+        return found
 
     def leased(
         self,
@@ -377,34 +413,3 @@ class PodTable:
 
 def _told_nobody(_: Pod) -> None:
     pass
-
-
-def _candidate(pod: Pod, rank: int, cached: Cached, speculative: int, load: Load, now: float) -> Candidate:
-    counts, stream = pod.in_flight[rank], pod.streams[rank]
-    host, port = (None, None) if pod.p2p is None or pod.suspect or pod.stalled else pod.p2p
-    return Candidate(  # by position: a call with more than 15 names goes by way of a dict, in four times the time
-        pod.url,
-        rank,
-        host,
-        None if port is None else port + rank,
-        cached.gpu,
-        cached.cpu,
-        cached.any,
-        stream.trust.credit(now),
-        speculative,
-        _TIERED,
-        load.waiting,
-        load.running,
-        load.kv_usage,
-        counts.requests,
-        counts.tokens,
-        counts.unanswered,
-        counts.square,
-        counts.context,
-        now - max(counts.answered_at, counts.busy_since) if counts.unanswered else 0.0,
-        counts.pulls,
-        counts.pulled_tokens,
-        counts.serving,
-        counts.serving_tokens,
-        stream.turnover.share,
-    )

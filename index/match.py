@@ -11,14 +11,14 @@ on together, those who hold nothing of it stop together, and only the others are
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from index.events import Tier
 from index.holdings import Holdings, Publisher
-from index.node import Node, trailing_ones
-from index.tree import Tree
+from index.node import trailing_ones
+from index.tree import Step, Tree
 
 
 class Cached(NamedTuple):
@@ -32,13 +32,11 @@ class Cached(NamedTuple):
 _GPU: Final = Tier.GPU
 _CPU: Final = Tier.CPU
 
-_Step = tuple[Node, int, int]
-"""The part of a prompt's path that lies in one run: its blocks are the prompt's from the first number to before the
-second."""
-
 _START: Final = itemgetter(1)
 
-_Group = tuple[int, set[Holdings]]
+_Holders = set[Holdings] | frozenset[Holdings]
+
+_Group = tuple[int, _Holders]
 """A depth, and who got there and no further."""
 
 
@@ -46,38 +44,49 @@ def match(tree: Tree, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, C
     """See `RadixIndex.match`. Where a publisher has blocks of several sizes, each of its lengths is the longest."""
     found: dict[Publisher, Cached] = {}
     for block_size, keys in prompts.items():
+        several = bool(found)
         for cached, group in _groups(tree, block_size, keys):
             for holdings in group:
                 publisher = holdings.publisher
-                other = found.get(publisher)  # of another size
-                found[publisher] = cached if other is None else Cached(*map(max, cached, other))
+                if several and (other := found.get(publisher)) is not None:  # of another size
+                    found[publisher] = Cached(*map(max, cached, other))
+                else:
+                    found[publisher] = cached
     return found
 
 
-def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> Iterator[tuple[Cached, set[Holdings]]]:
+def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> list[tuple[Cached, _Holders]]:
     """Those who hold the first block in some tier, grouped by what they hold."""
-    steps = [(node, node.start, node.start + length) for node, _, length in tree.path(keys)]
+    steps = tree.steps(keys)
     if not steps:
-        return
-    holders = steps[0][0].held
-    if not any(node.held[_CPU] for node, _, _ in steps):
-        for gpu, group in _reached(steps, _GPU, set(holders[_GPU]), 0):
-            if gpu:
-                yield Cached(gpu * block_size, 0, gpu * block_size), group
-        return
-    length, everybody = steps[-1][2], {*holders[_GPU], *holders[_CPU]}
-    in_cpu = list(_reached(steps, _CPU, everybody, 0))
+        return []
+    first = steps[0][0]
+    for node, _, _ in steps:
+        if node.held[_CPU]:
+            return _of_both_tiers(steps, block_size)
+    held, whole = first.held[_GPU], first.whole(_GPU)
+    # The usual case, in which all have all of the first run, needs no set of its own.
+    reached = _reached(steps, _GPU, whole if len(whole) == len(held) else set(held), 0)
+    return [(Cached(gpu * block_size, 0, gpu * block_size), group) for gpu, group in reached if gpu]
+
+
+def _of_both_tiers(steps: list[Step], block_size: int) -> list[tuple[Cached, _Holders]]:
+    holders, length = steps[0][0].held, steps[-1][2]
+    everybody: _Holders = {*holders[_GPU], *holders[_CPU]}
+    in_cpu = _reached(steps, _CPU, everybody, 0)
     depths = {holdings: depth for depth, group in in_cpu for holdings in group} if len(in_cpu) > 1 else {}
+    found: list[tuple[Cached, _Holders]] = []
     for gpu, group in _reached(steps, _GPU, everybody, 0):
         for cpu, equal in _parted(group, depths) if depths else [(in_cpu[0][0], group)]:
             if not gpu and not cpu:
                 continue
             ends = _reached(steps, _CPU, equal, gpu) if cpu < gpu < length else [(max(gpu, cpu), equal)]
             for reused, holders_of_it in ends:
-                yield Cached(gpu * block_size, cpu * block_size, reused * block_size), holders_of_it
+                found.append((Cached(gpu * block_size, cpu * block_size, reused * block_size), holders_of_it))
+    return found
 
 
-def _parted(group: set[Holdings], depths: Mapping[Holdings, int]) -> Iterable[_Group]:
+def _parted(group: _Holders, depths: Mapping[Holdings, int]) -> Iterable[_Group]:
     """A group, by how far its members get elsewhere."""
     parted: dict[int, set[Holdings]] = {}
     for holdings in group:
@@ -85,24 +94,26 @@ def _parted(group: set[Holdings], depths: Mapping[Holdings, int]) -> Iterable[_G
     return parted.items()
 
 
-def _reached(steps: list[_Step], tier: Tier, group: set[Holdings], depth: int) -> Iterator[_Group]:
+def _reached(steps: list[Step], tier: Tier, group: _Holders, depth: int) -> list[_Group]:
     """How far the group gets from `depth` on without a gap in the tier, in groups of equal depth."""
+    found: list[_Group] = []
     for node, start, end in steps[bisect_right(steps, depth, key=_START) - 1 :] if depth else steps:
-        held, whole = node.held[tier], node.whole(tier)
+        whole = node.whole(tier)
         if group <= whole:
             depth = end
             continue
-        rest = group - whole
-        onward = group - rest
+        held, rest = node.held[tier], group - whole
+        onward = set(group - rest)
         if stopped := rest.difference(held):
-            yield depth, stopped
+            found.append((depth, stopped))
         parted: dict[int, set[Holdings]] = {}
         for holdings in rest - stopped:
             reached = min(depth + trailing_ones(held[holdings] >> depth - start), end)
             parted.setdefault(reached, set()).add(holdings)
         onward |= parted.pop(end, set())
-        yield from parted.items()
+        found += parted.items()
         if not onward:
-            return
+            return found
         group, depth = onward, end
-    yield depth, group
+    found.append((depth, group))
+    return found

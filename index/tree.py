@@ -61,6 +61,11 @@ class Segment(NamedTuple):
         return ones(self.length) << self.offset
 
 
+Step = tuple[Node, int, int]
+"""The part of a prompt's path that lies in one run: its blocks are the prompt's from the first number to before the
+second."""
+
+
 class Tree:
     """All runs of all namespaces and block sizes.
 
@@ -76,6 +81,7 @@ class Tree:
         self.nodes: dict[int, Node] = {}
         self.merged: dict[int, Node] = {}
         self.roots: dict[tuple[str, int], Root] = {}
+        self._sizes: dict[str, tuple[int, ...]] = {}
         self._max_run_blocks = max_run_blocks
         self._free_ids: list[int] = []
 
@@ -89,15 +95,33 @@ class Tree:
         root = self.roots.get((namespace, block_size))
         return Place(root or Root(namespace, block_size, root_key(namespace, block_size)), None, 0)
 
-    def path(self, keys: Sequence[int]) -> list[Segment]:
-        """The longest way from the start that `keys` and the tree share. O(runs * log(run))."""
-        return self._follow(self.tops.get(keys[0]) if keys else None, keys, 0)
+    def steps(self, keys: Sequence[int]) -> list[Step]:
+        """The longest way from the start that `keys` and the tree share, as a lookup takes it. O(runs * log(run))."""
+        steps: list[Step] = []
+        node, at = self.tops.get(keys[0]) if keys else None, 0
+        while node is not None:
+            begin = at
+            at += common_length(node.keys, 0, keys, at)
+            steps.append((node, begin, at))
+            node.used = self.clock
+            if at - begin < len(node.keys) or at == len(keys):
+                break
+            node = node.children.get(keys[at])
+        return steps
+
+    def block_sizes(self, namespace: str) -> tuple[int, ...]:
+        """Those that the namespace has roots of, ascending. O(roots) after one came or went, O(1) until the next."""
+        sizes = self._sizes.get(namespace)
+        if sizes is None:
+            sizes = tuple(sorted([size for name, size in self.roots if name == namespace]))
+            self._sizes[namespace] = sizes
+        return sizes
 
     def follow(self, place: Place, keys: Sequence[int]) -> list[Segment]:
         """The longest way from `place` that `keys` and the tree share."""
         node = place.node
         if node is None:
-            return self.path(keys)
+            return self._follow(self.tops.get(keys[0]) if keys else None, keys, 0)
         offset = place.depth - node.start
         if offset == len(node.keys):
             return self._follow(node.children.get(keys[0]), keys, 0)
@@ -187,7 +211,9 @@ class Tree:
     def _add(self, root: Root, parent: Node | None, keys: "array[int]") -> Node:
         node = self._new(root, parent, keys)
         if parent is None:
-            self.roots[root.namespace, root.block_size] = root
+            if not root.tops:
+                self.roots[root.namespace, root.block_size] = root
+                self._sizes.clear()
             root.tops += 1
             self.tops[keys[0]] = node
         else:
@@ -206,6 +232,7 @@ class Tree:
             root.tops -= 1
             if not root.tops:
                 del self.roots[root.namespace, root.block_size]
+                self._sizes.clear()
             return
         del parent.children[node.keys[0]]
         if parent.cont is node:

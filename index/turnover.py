@@ -35,4 +35,7 @@ class Turnover(Struct):
     @property
     def share(self) -> float:
         """The turnover, 0 … 1. O(1)."""
-        return min(1.0, self._removed / self._stored) if self._stored >= _AT_LEAST else 0.0
+        removed, stored = self._removed, self._stored
+        if stored < _AT_LEAST:
+            return 0.0
+        return removed / stored if removed < stored else 1.0

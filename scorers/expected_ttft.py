@@ -38,7 +38,7 @@ class ExpectedTtft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def score(self, request: PlacementRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the lowest price, less for every higher one."""
-        forecast, slack = Forecast(request, candidates, self.foresight, self.patience), self.slack_ms * 1e-3
-        prices = [price + slack for price in forecast.prices(candidates)]
+        forecast = Forecast(request, candidates, self.foresight, self.patience)
+        prices = forecast.prices(candidates, self.slack_ms * 1e-3)
         lowest = min(prices, default=0.0)
         return [lowest / price for price in prices]

@@ -130,8 +130,8 @@ class Forecast:
         patience: float,
         consumers: Sequence[Candidate] | None = None,
     ) -> None:
-        self._tokens = request.prompt_tokens or 0
-        self._most = max(0, self._tokens - 1)
+        self._tokens = tokens = request.prompt_tokens or 0
+        self._most = tokens - 1 if tokens else 0
         self._costs = request.costs or Costs()
         self._now = request.now
         self._floor = request.pull_floor or request.block_size
@@ -153,12 +153,13 @@ class Forecast:
 
     def of(self, candidate: Candidate) -> Expected:
         """For one of the consumers. O(1)."""
-        ((seconds, price, source),) = self._expected([candidate])
-        return Expected(seconds, price, source)
+        ((seconds, price, source),), least = self._expected([candidate])
+        return Expected(seconds, price - least, source)
 
-    def prices(self, candidates: Sequence[Candidate]) -> list[float]:
-        """For consumers, in their order. O(candidates)."""
-        return [price for _, price, _ in self._expected(candidates)]
+    def prices(self, candidates: Sequence[Candidate], slack: float = 0.0) -> list[float]:
+        """For consumers, in their order, each and so many seconds more. O(candidates)."""
+        found, least = self._expected(candidates)
+        return [price - least + slack for _, price, _ in found]
 
     def leads(self, candidate: Candidate) -> bool:
         """Whether somebody else leads one of the consumers by the floor, at whatever cost. O(1)."""
@@ -184,8 +185,11 @@ class Forecast:
                 best, most = Try(source, max(0.0, extra)), extra
         return best
 
-    def _expected(self, candidates: Sequence[Candidate]) -> list[tuple[float, float, Candidate | None]]:
-        """The fields of `Expected`. What does not depend on the candidate is worked out before the loop."""
+    def _expected(self, candidates: Sequence[Candidate]) -> tuple[list[tuple[float, float, Candidate | None]], float]:
+        """The fields of `Expected`, and by how much less each price is: what decoding costs where it costs least.
+
+        What does not depend on the candidate is worked out before the loop.
+        """
         tokens, most, foresight, patience = self._tokens, self._most, self._foresight, self._patience
         square, reach, prefill_of = tokens * tokens, self._longest - self._floor, self._costs.prefill
         answer = self._costs.answer()
@@ -210,7 +214,7 @@ class Forecast:
             if slowed < least:  # noqa: PLR1730 - for speed
                 least = slowed
             found.append((wait + seconds, wait + price + filling + slowed, source))
-        return [(seconds, price - least, source) for seconds, price, source in found] if least else found
+        return found, least
 
     def _cheapest(
         self, consumer: Candidate, rank: Rank, held: int, worth: float, seconds: float, offers: Sequence[_Offer]

@@ -16,10 +16,10 @@ _STEP_TOKENS: Final = 8192
 def alone_s(request: PlacementRequest, candidate: Candidate) -> float:
     """Seconds until the first token where the candidate computes all that it lacks. O(1)."""
     costs, tokens = request.costs or Costs(), request.prompt_tokens or 0
-    prefill = costs.prefill((candidate.pod, candidate.rank))
+    fixed, token, square, decode = prefill = costs.prefill((candidate.pod, candidate.rank))
     held = held_tokens(candidate, tokens - 1 if tokens else 0)
-    wait = wait_seconds(candidate, prefill) + prefill.decode * decoding_requests(candidate)
-    return wait + prefill.seconds(tokens - held, tokens * tokens - held * held)
+    wait = wait_seconds(candidate, prefill) + decode * decoding_requests(candidate)
+    return wait + (fixed + token * (tokens - held) + square * (tokens * tokens - held * held))
 
 
 def timed(
@@ -68,11 +68,14 @@ def wait_seconds(candidate: Candidate, prefill: Prefill) -> float:
     unanswered, strangers = candidate.in_flight_unanswered, (candidate.waiting or 0) - candidate.in_flight_requests
     if strangers < 0:  # noqa: PLR1730 - likewise
         strangers = 0
+    fixed, token, square, _ = prefill
     if not unanswered:
-        return strangers * prefill.fixed
-    backlog = prefill.seconds(candidate.in_flight_tokens, candidate.in_flight_square, unanswered)
-    each = backlog / unanswered
-    return backlog - min(candidate.progress_s, each) + strangers * each
+        return strangers * fixed
+    backlog = fixed * unanswered + token * candidate.in_flight_tokens + square * candidate.in_flight_square
+    each, progress = backlog / unanswered, candidate.progress_s
+    if progress > each:  # noqa: PLR1730 - likewise
+        progress = each
+    return backlog - progress + strangers * each
 
 
 def decoding_requests(candidate: Candidate) -> int:
