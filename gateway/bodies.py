@@ -85,6 +85,17 @@ class Upload:
 Body = bytes | Upload
 
 
+def arrived(request: Request, reads: Reads, limits: Limits) -> bytes | None:
+    """What `receive` returns, where that takes no wait: nearly all that is read as JSON. Raises RequestError."""
+    if reads != "json" or request.coding or not request.body_exists:
+        return None
+    _require_length(request, limits)
+    body = request.here()
+    if body is not None and len(body) > limits.max_body:
+        raise _too_large(limits)
+    return body
+
+
 async def receive(request: Request, reads: Reads, limits: Limits) -> Body:
     """The body as its endpoint reads it. Raises RequestError and its kinds."""
     if not request.body_exists:

@@ -77,11 +77,13 @@ class Handler:
         """Answer one request. Raises GatewayError when nothing has been sent yet."""
         self.drain.require_open()
         record = request.record
-        body = await bodies.receive(request, endpoint.reads, self._limits)
+        body: Body | None = bodies.arrived(request, endpoint.reads, self._limits)
+        if body is None:
+            body = await bodies.receive(request, endpoint.reads, self._limits)
         ask = await self.understanding.ask(request, endpoint, body)
         record.model = ask.model or ""
         self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
-        learn = self._learner(request, endpoint, ask)
+        learn = self._learner(request, ask) if endpoint.placed == "response" else None
         if self._admission.on and ask.computes:
             await self._admission.admit(request, self._responses.narrowed(request, ask))
         if ask.response_id is not None:
@@ -283,10 +285,8 @@ class Handler:
             watcher.placed(ask, decision, record)
         return decision
 
-    def _learner(self, request: Request, endpoint: Endpoint, ask: Ask) -> _Learn | None:
+    def _learner(self, request: Request, ask: Ask) -> _Learn:
         """What sees the first piece of an answer, to know from then on where a response is."""
-        if endpoint.placed != "response":
-            return None
         stored = request.response_id
 
         def learn(pod: Pod, status: int, piece: bytes) -> None:

@@ -61,7 +61,7 @@ class InFlight:
     def progress_s(self, now: float) -> float:
         """Seconds for which the first of those that have not answered has been computed."""
         since, answered = self.busy_since, self.answered_at
-        return now - (answered if answered > since else since)
+        return now - (answered if answered > since else since)  # noqa: FURB136 - for speed
 
 
 class Pull(NamedTuple):

@@ -9,10 +9,11 @@ memo ──▶ the model's files, here ──▶ ids
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from gateway.openai import Peek, PromptKind
 from gateway.pods import Pod
@@ -30,10 +31,11 @@ from gateway.tokens.questions import body_key, chat_key, chat_question, converte
 from gateway.tokens.refusal import Refused
 
 _USUAL = anthropic.Habits(joins_system=False, disabled_effort="none")  # where a model's files are not known
+_TAKEN_AS_IDS = ("chat/completions", "messages")  # which engines take ids with
 _LONG = 4096  # ids whose JSON is better written in the thread that made them
 
 
-class Conversation(NamedTuple):
+class Conversation(Struct, frozen=True):
     """A request that holds one; `pods` serve its `model`. Its ids are of use until `deadline`, the loop's time."""
 
     kind: PromptKind
@@ -54,7 +56,7 @@ class Conversation(NamedTuple):
 
     def prompt(self, ids: TokenIds, reused: int, base: str = "") -> Prompt:
         """Its ids, whole; made here if they have a `base`."""
-        of_chat = self.kind in ("chat/completions", "messages") and not ids.media  # which engines take ids with
+        of_chat = self.kind in _TAKEN_AS_IDS and not ids.media
         return Prompt((ids,), "local" if base else "pod", base=base, reused=reused, of_chat=of_chat)
 
 
@@ -67,36 +69,40 @@ class Chats:
         self._memo = memo
         self._off_loop = off_loop
 
-    async def prompt(self, asked: Conversation) -> Prompt:
-        """A conversation's prompt."""
+    def prompt(self, asked: Conversation) -> Prompt | Awaitable[Prompt]:
+        """A conversation's prompt: at once where it is remembered, else to be awaited."""
         if asked.is_chat and not given(asked.ask.messages):
             return unknown("invalid")
         base, here = self._models.serving(asked.model, asked.pods)
         if here is not None:
-            return await self._by_files(asked, here, base)
+            key = asked.key(f"local\0{base}")
+            if (ids := self._memo.get(key)) is not None:
+                return asked.prompt(ids, len(ids), base)
+            return self._by_files(asked, here, base, key)
         self._models.require_pod("no-files")
-        return await self._by_pod(asked)
+        return self._by_pod(asked)
 
-    async def _by_files(self, asked: Conversation, here: LocalTokenizer, base: str) -> Prompt:
-        key = asked.key(f"local\0{base}")
-        if (ids := self._memo.get(key)) is not None:
-            return asked.prompt(ids, len(ids), base)
+    async def _by_files(self, asked: Conversation, here: LocalTokenizer, base: str, key: bytes) -> Prompt:
         work = partial(_made_here, here, asked.kind, asked.body)
         made = await self._off_loop.run(len(asked.body), work, asked.deadline)
         if made.reason == "media" and (rendered := await self._rendered(asked)) is not None:
             return rendered
         if made.ids is None:
             self._models.require_pod(made.reason)
-            return await self._by_pod(asked)
+            told = self._by_pod(asked)
+            return told if isinstance(told, Prompt) else await told
         if made.reason == "media":
             return Prompt((made.ids,), "local", "media", whole=False, base=base, reused=made.reused)
         self._memo.put(key, made.ids)
         return asked.prompt(made.ids, made.reused, base)
 
-    async def _by_pod(self, asked: Conversation) -> Prompt:
+    def _by_pod(self, asked: Conversation) -> Prompt | Awaitable[Prompt]:
         key = asked.key(f"pod\0{asked.model}")
         if (ids := self._memo.get(key)) is not None:
             return asked.prompt(ids, len(ids))
+        return self._told(asked, key)
+
+    async def _told(self, asked: Conversation, key: bytes) -> Prompt:
         with_media = holds_media(asked.body)
         if (with_media or not asked.is_chat) and (rendered := await self._rendered(asked)) is not None:
             return rendered

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import Struct
 
 from gateway.openai import Peek
 from gateway.tokens.refusal import Reason
@@ -83,7 +84,7 @@ def _written(ids: array[int]) -> bytes:
 TokensFrom = Literal["given", "local", "pod", "none"]
 
 
-class Prompt(NamedTuple):
+class Prompt(Struct, frozen=True):
     """Token ids per sequence of the request, and where they came from. `reason` says why there are none, or not all.
 
     `whole` false: these are the first of more, which depend on what is no text. `base`: the model whose files they were
@@ -103,7 +104,8 @@ class Prompt(NamedTuple):
         """Prompt tokens over all sequences, as far as they are known; None: not at all."""
         if self.tokens_from == "none":
             return None
-        return len(self.sequences[0]) if len(self.sequences) == 1 else sum(map(len, self.sequences))
+        sequences = self.sequences
+        return len(sequences[0]) if len(sequences) == 1 else sum(map(len, sequences))
 
 
 def unknown(reason: Reason) -> Prompt:

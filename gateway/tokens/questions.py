@@ -32,6 +32,7 @@ _CHAT_FIELDS = (
 )
 _MARKS = tuple(b"\0%d\0" % number for number in range(len(_CHAT_FIELDS)))
 _chat_fields = attrgetter(*_CHAT_FIELDS)
+_NO_MORE = (UNSET,) * (len(_CHAT_FIELDS) - 1)
 _NONE = b"null"
 _MEDIA = re.compile(rb'"(?:input_)?(?:image|audio|video|file|prompt_embeds)(?:_url|_pil|_embeds)?"')
 
@@ -57,7 +58,7 @@ class _TextQuestion(Struct, omit_defaults=True):
 
 def given(field: Raw | UnsetType) -> bool:
     """Whether the body has the field. To the engine absent and null are alike."""
-    return field is not UNSET and bytes(field) != _NONE
+    return field is not UNSET and (len(field) != len(_NONE) or bytes(field) != _NONE)
 
 
 def holds_media(question: bytes) -> bool:
@@ -68,7 +69,10 @@ def holds_media(question: bytes) -> bool:
 def chat_key(ask: Peek, by: str) -> bytes:
     """What a chat is remembered under, of tokens made `by` a backend for a model. O(fields), in C."""
     digest = xxhash.xxh3_128(by.encode())
-    for mark, field in zip(_MARKS, _chat_fields(ask), strict=True):
+    fields = _chat_fields(ask)
+    # Most chats are messages and nothing else, which is seen at once.
+    marks = _MARKS[:1] if fields[1:] == _NO_MORE else _MARKS
+    for mark, field in zip(marks, fields, strict=False):
         if field is not UNSET:
             digest.update(mark)
             digest.update(field)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -147,7 +147,8 @@ class Tokenizer:
         began = time.perf_counter()
         deadline = asyncio.get_running_loop().time() + self._settings.timeout
         try:
-            prompt = await self._made(kind, ask, body.removeprefix(BYTE_ORDER_MARK), model, pods, deadline)
+            made = self._made(kind, ask, body.removeprefix(BYTE_ORDER_MARK), model, pods, deadline)
+            prompt = made if isinstance(made, Prompt) else await made
         except Unanswered as failure:
             prompt = unknown(failure.reason)
         except Refused as refused:
@@ -168,15 +169,22 @@ class Tokenizer:
             _log.error("a prompt could not be tokenized for a fault of the gateway", model=model, exc_info=fault)
         return unknown("fault")
 
-    async def _made(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods, deadline: float) -> Prompt:
-        most = self._settings.max_batch
+    def _made(
+        self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods, deadline: float
+    ) -> Prompt | Awaitable[Prompt]:
         if kind == "completions":
-            return await self._texts.completed(ask, model, pods, deadline, most)
-        if kind == "embeddings":
-            asked = await self._off_loop.run(len(body), partial(embedded, body), deadline)
-            if not any(isinstance(prompt, ChatFields) for prompt in asked.prompts):
-                return await self._texts.embedded(asked, model, pods, deadline, most)
-        return await self._chats.prompt(Conversation(kind, ask, body, model, pods, deadline))
+            return self._texts.completed(ask, model, pods, deadline, self._settings.max_batch)
+        asked = Conversation(kind, ask, body, model, pods, deadline)
+        return self._embedded(asked) if kind == "embeddings" else self._chats.prompt(asked)
+
+    async def _embedded(self, asked: Conversation) -> Prompt:
+        """Of texts, or of the one conversation that an embedding can be of."""
+        most = self._settings.max_batch
+        fields = await self._off_loop.run(len(asked.body), partial(embedded, asked.body), asked.deadline)
+        if not any(isinstance(prompt, ChatFields) for prompt in fields.prompts):
+            return await self._texts.embedded(fields, asked.model, asked.pods, asked.deadline, most)
+        made = self._chats.prompt(asked)
+        return made if isinstance(made, Prompt) else await made
 
     def ids_to_send(self, pod: Pod, request_id: str, ask: Peek, prompt: Prompt) -> bytes | None:
         """The prompt's ids as JSON, where the pod is to be given them with the request."""
