@@ -41,6 +41,8 @@ class Breaker:
 
     def began(self, now: float) -> bool:
         """A request goes to the pod; returns whether it is the trial."""
+        if self._failed < self._limit:
+            return False
         trial = self.state(now) == "half-open" and not self._trial
         self._trial |= trial
         return trial

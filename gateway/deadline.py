@@ -55,8 +55,8 @@ class Deadline:
         if when < self._rings:
             self._set()
 
-    async def __aenter__(self) -> Self:
-        task = asyncio.current_task()
+    def __enter__(self) -> Self:
+        task = asyncio.current_task(self._loop)
         assert task is not None, "nothing awaits outside of a task"  # noqa: S101 - for mypy
         self._task = task
         self._cancelling = task.cancelling()
@@ -64,7 +64,7 @@ class Deadline:
             self._set()
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Raises TimeoutError for the cancellation that the deadline caused."""

@@ -129,15 +129,16 @@ class Decision(Struct, frozen=True):
         pods.costs.expected(self.expected_s, self.tried_s)
         if source is not None and self.source_pod is not None:
             pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens)
-        return pods.leased(
+        return Lease(
+            pods,
             self.pod,
             self.chosen.rank,
             self.uncached_tokens,
-            square=self.uncached_square,
+            self.uncached_square,
             # Who comes after a request that pulls finds nothing of it until it is there, and would compute it.
-            prompts=self.prompts if pull is None else (),
-            pull=pull,
-            predicted=Predicted(counted, self._timed(pods.costs) if streams and self.prompt.tokens else None),
+            self.prompts if pull is None else (),
+            pull,
+            Predicted(counted, self._timed(pods.costs) if streams and self.prompt.tokens else None),
         )
 
     def _timed(self, costs: Costs) -> Timed:

@@ -23,7 +23,7 @@ ADMIN_PATHS = ("/metrics", "/pods", "/explain", "/index/snapshot", "/ui/events",
 PAGE_PATHS = ("/ui", "/ui/", "/ui/{file}", "/ui/vendor/{file}")  # it asks for the key itself; without one it is empty
 OPEN_PATHS = frozenset({"/health", "/ready", *PAGE_PATHS})
 _UNCOUNTED_PATHS = frozenset({"/v1/models", "/v1/models/{model}", *ADMIN_PATHS})
-_UNCOUNTED = nullcontext()
+UNCOUNTED = nullcontext()
 
 
 class Gate:
@@ -49,13 +49,13 @@ class Gate:
     def admitted(self, request: Request) -> AbstractContextManager[None]:
         """What a request is served within. Raises Unauthorized, Forbidden, RateLimited, Overloaded."""
         if (self._keys is None and self._most is None) or request.resource in self._open:
-            return _UNCOUNTED
+            return UNCOUNTED
         if self._keys is not None and not _is_preflight(request):
             request.key = self._keys.of(request.headers)
             if request.resource in ADMIN_PATHS:
                 require_admin(request)
         if request.resource in _UNCOUNTED_PATHS and request.method != hdrs.METH_OPTIONS:
-            return _UNCOUNTED
+            return UNCOUNTED
         return self._counted(request.key)
 
     @contextmanager

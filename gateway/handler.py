@@ -182,20 +182,24 @@ class Handler:
     ) -> None:
         pod, chosen = decision.pod, decision.chosen
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
-        first = None if learn is None else lambda piece: learn(pod, record.status, piece)
+        first = None if learn is None else _first(learn, pod, record)
         expected = _expected(decision, ask, record)
         record.placed, record.predicted_ttft = time.monotonic(), decision.predicted_s if ask.timely else None
         headers, explains = _headers(decision, ask), self._placements.explains
         explanation = explains.told(request, decision, headers) if explains.allowed else b""
         with decision.leased(self._pods, expected, streams=ask.timely) as lease:
-            attempt = Attempt(
-                *self._to_send(request, decision, ask, body, record),
-                not_here=not_here,
-                first=first,
-                completes=ask.computes and record.endpoint != OTHER.label,
-                elsewhere=partial(self._elsewhere, lease, record, again),
-                explanation=explanation,
-                guard=None if decision.source is None else self._placements.pulls.guard(decision, ask, lease),
+            sent_headers, sent, length = self._to_send(request, decision, ask, body, record)
+            attempt = Attempt(  # by position, as candidates are
+                pod.url,
+                sent_headers,
+                sent,
+                length,
+                not_here,
+                first,
+                ask.computes and record.endpoint != OTHER.label,
+                partial(self._elsewhere, lease, record, again),
+                None if decision.source is None else self._placements.pulls.guard(decision, ask, lease),
+                explanation,
             )
             try:
                 await self._proxy.forward(request, attempt, headers, lease, record)
@@ -239,8 +243,8 @@ class Handler:
 
     def _to_send(
         self, request: Request, decision: Decision, ask: Ask, body: Body, record: Record
-    ) -> tuple[str, list[tuple[bytes, bytes]], Body, int | None]:
-        """URL of the pod, headers, body, its length."""
+    ) -> tuple[list[tuple[bytes, bytes]], Body, int | None]:
+        """Headers, body, its length."""
         pod, source, pulled = decision.pod, decision.source, None
         if source is not None and source.p2p_host is not None and source.p2p_port is not None:
             pulled = remote_kv_source(source.p2p_host, source.p2p_port, str(uuid.uuid4()))
@@ -258,7 +262,7 @@ class Handler:
                 self._metrics.rendered_once.labels(pod.name).inc()
             record.rendered_once = ids is not None
             body = _with_params(body, kv_transfer_params(pulled, ids), decision.salt)
-        return pod.url, headers, body, length
+        return headers, body, length
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
         began = time.perf_counter()
@@ -302,6 +306,10 @@ class Handler:
 
 _Learn = Callable[[Pod, int, bytes], None]
 _Again = Callable[[], bool]  # whether another pod is asked
+
+
+def _first(learn: _Learn, pod: Pod, record: Record) -> Callable[[bytes], None]:
+    return lambda piece: learn(pod, record.status, piece)
 
 
 def _expected(decision: Decision, ask: Ask, record: Record) -> Counted | None:

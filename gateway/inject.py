@@ -76,12 +76,13 @@ def _with(body: bytes, key: _Key, value: bytes | None) -> bytes:
     opening = _OPENING.match(body)
     if opening is None:
         raise ValueError("the body is not a JSON object")
+    there = key.may_be_in(body)
+    if value is None and not there:
+        return body
     head, is_empty, start = opening[1], bool(opening[2]), opening.end(1)
     member = b"" if value is None else b'"%b":%b' % (key.name, value)
-    if key.may_be_in(body):
+    if there:
         return _replaced(body, start, key, member)
-    if not member:
-        return body
     return b"".join((head, member, b"" if is_empty else b",", memoryview(body)[start:]))
 
 
@@ -96,12 +97,14 @@ def remote_kv_source(host: str, port: int, kv_request_id: str) -> bytes:
 
 def kv_transfer_params(source: bytes | None, prompt_token_ids: bytes | None) -> bytes | None:
     """Return the params, as JSON, of a request with these; None: it needs none. One copy of the ids."""
+    if source is None and prompt_token_ids is None:
+        return None
     members = []
     if source is not None:
         members.append(b'"remote_kv_source":%b' % source)
     if prompt_token_ids is not None:
         members.append(b'"prompt_token_ids":%b' % prompt_token_ids)
-    return b"{%b}" % b",".join(members) if members else None
+    return b"{%b}" % b",".join(members)
 
 
 def _replaced(body: bytes, start: int, key: _Key, member: bytes) -> bytes:

@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from msgspec import Struct
+
 from index import Counted
 from scorers import Answer, Stopwatch, Timed
 
@@ -71,7 +73,7 @@ class Pull(NamedTuple):
     tokens: int
 
 
-class Predicted(NamedTuple):
+class Predicted(Struct, frozen=True):
     """What is predicted of a request, to be held against what comes.
 
     `counted` is what the pod's counters should make of it, `timed` what it makes the pod do; None: nothing is.
@@ -133,7 +135,6 @@ class Lease:
         pod: Pod,
         rank: int,
         tokens: int,
-        *,
         square: int = 0,
         prompts: Sequence[array[int]] = (),
         pull: Pull | None = None,

@@ -116,11 +116,16 @@ def usage(tail: Iterable[bytes]) -> Usage:
     if first < 0:
         return _NO_USAGE
     found = {name: int(count) for name, count in _COUNTS.findall(data, max(0, first - _LONGEST_NAME))}
-    prompt, cached = found.get(b"prompt_tokens", found.get(b"input_tokens")), found.get(b"cached_tokens")
+    prompt, completion = found.get(b"prompt_tokens"), found.get(b"completion_tokens")
+    cached = found.get(b"cached_tokens")
+    if len(found) == (prompt is not None) + (completion is not None) + (cached is not None):
+        return Usage(prompt, completion, cached)  # there is none of another kind of answer
+    prompt = found.get(b"input_tokens") if prompt is None else prompt
+    completion = found.get(b"output_tokens") if completion is None else completion
     read, created = found.get(b"cache_read_input_tokens"), found.get(b"cache_creation_input_tokens")
     if prompt is not None and (read is not None or created is not None):
         prompt, cached = prompt + (read or 0) + (created or 0), read
-    return Usage(prompt, found.get(b"completion_tokens", found.get(b"output_tokens")), cached)
+    return Usage(prompt, completion, cached)
 
 
 def error_body(error: GatewayError) -> bytes:

@@ -17,7 +17,7 @@ from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
-from gateway.leases import NOTHING_PREDICTED, InFlight, Lease, Predicted, Pull
+from gateway.leases import InFlight, Lease, Pull
 from gateway.pairs import Pairs
 from gateway.progress import Progress, Work
 from index import Audit, Cached, Counted, Expected, Publisher, Trust, Turnover
@@ -386,10 +386,9 @@ class PodTable:
         square: int = 0,
         prompts: Sequence[array[int]] = (),
         pull: Pull | None = None,
-        predicted: Predicted = NOTHING_PREDICTED,
     ) -> Lease:
         """A request under way on a pod for as long as the lease's context lasts; see `Lease` and `InFlight`."""
-        return Lease(self, pod, rank, uncached_tokens, square=square, prompts=prompts, pull=pull, predicted=predicted)
+        return Lease(self, pod, rank, uncached_tokens, square, prompts, pull)
 
     def forget(self, name: str) -> None:
         """The pod has left, and may come back as another: nothing is known of what it holds, or will."""

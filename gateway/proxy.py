@@ -18,7 +18,7 @@ from msgspec import Struct
 from config.schema import Limits
 from gateway import engine_errors, openai
 from gateway.answers import error_event
-from gateway.deadline import Deadline, Deadlines
+from gateway.deadline import Deadlines
 from gateway.drain import Drain
 from gateway.errors import EngineFailed, GatewayError, NotHere, PodError, PodRefused, PodUnavailable, PullLate
 from gateway.explain_header import takes_comments
@@ -88,25 +88,27 @@ class Proxy:
         """Stream one attempt's answer to the client. Raises PodError before the first byte; ClientLeftError."""
         begun = False
         where = attempt.url + request.target
+        tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
         try:
-            async with (
-                self._deadlines.within(self._limits.first_byte_timeout, attempt.guard) as deadline,
-                await self._send(request, attempt) as answer,
-            ):
-                if answer.status == attempt.not_here:
-                    lease.first_byte(computed=False)
-                    raise NotHere(f"{where} answered {answer.status}", code="not_here")
-                chunk = await self._beginning(answer, attempt, lease, where)
-                record.first_byte = time.monotonic()
-                record.status = answer.status
-                if attempt.first is not None:
-                    attempt.first(chunk)
-                if attempt.explanation and takes_comments(answer):
-                    chunk = attempt.explanation + chunk
-                if attempt.guard is not None:
-                    deadline.unguarded()
-                begun = True
-                await self._stream(request, answer, chunk, answer_headers, deadline, record)
+            # One deadline until the first byte, then for each read and the write that hands it on; who is late failed.
+            with self._deadlines.within(self._limits.first_byte_timeout, attempt.guard) as deadline:
+                answer = await self._send(request, attempt)
+                try:
+                    error = self._refusal(answer.status, attempt, lease, where)
+                    chunk = answer.here() or await answer.read()
+                    if answer.status == 200 and attempt.completes and engine_errors.suspicious(chunk):
+                        chunk, error = await _judged(answer, chunk, attempt, where)
+                    if error is None:
+                        lease.first_byte(computed=answer.status < _MULTIPLE_CHOICES)
+                    chunk = _begun(answer, chunk, attempt, record)
+                    if attempt.guard is not None:
+                        deadline.unguarded()
+                    begun = True
+                    await request.relay(Relay(answer, chunk, answer_headers, tail, deadline, self._limits.idle_timeout))
+                finally:
+                    answer.release()
+                    if begun:
+                        _reported(answer.status, b"".join(tail), record)
         except (TimeoutError, WireError) as cause:
             error = _failure(cause, where, attempt)
             if not begun:
@@ -123,26 +125,21 @@ class Proxy:
             request.reset()
             raise
 
-    async def _beginning(self, answer: Answer, attempt: Attempt, lease: Lease, where: str) -> bytes:
-        """What to pass on first. Raises PodError, agreed, where another pod is asked instead."""
-        status = answer.status
-        error: PodError | None = None
+    def _refusal(self, status: int, attempt: Attempt, lease: Lease, where: str) -> PodError | None:
+        """What a status says against the pod. Raises it, agreed, where another pod is asked instead; NotHere."""
+        if status == attempt.not_here:
+            lease.first_byte(computed=False)
+            raise NotHere(f"{where} answered {status}", code="not_here")
+        error: PodError
         if status in _UNAVAILABLE:
             error = PodUnavailable(f"{where} answered {status}", code="pod_unavailable")
         elif status in self._limits.retry_statuses:
             error = PodRefused(f"{where} answered {status}", code=f"pod_answered_{status}")
-        if error is not None and attempt.elsewhere(error):
+        else:
+            return None
+        if attempt.elsewhere(error):
             raise error
-        chunk = await answer.read()
-        if status == 200 and attempt.completes and engine_errors.suspicious(chunk):
-            chunk, reason = await _judged(answer, chunk)
-            if reason is not None:
-                error = EngineFailed(f"{where} answered 200 with a failure: {reason}", reason)
-                if attempt.elsewhere(error):
-                    raise error
-        if error is None:
-            lease.first_byte(computed=status < _MULTIPLE_CHOICES)
-        return chunk
+        return error
 
     def _send(self, request: Request, attempt: Attempt) -> Awaitable[Answer]:
         origin = self._origins.get(attempt.url)
@@ -154,26 +151,25 @@ class Proxy:
             origin, request.method.encode(), target, attempt.headers, attempt.body, length=attempt.length
         )
 
-    async def _stream(
-        self,
-        request: Request,
-        answer: Answer,
-        chunk: bytes,
-        headers: Mapping[str, str],
-        deadline: Deadline,
-        record: Record,
-    ) -> None:
-        """Until the end. One deadline spans each read and the write that hands it on; whoever is late has failed."""
-        tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
-        try:
-            await request.relay(Relay(answer, chunk, headers, tail, deadline, self._limits.idle_timeout))
-        finally:
-            end = b"".join(tail)
-            if answer.status == 200 and not record.engine_error:
-                record.engine_error = engine_errors.at_end(end) or ""
-            usage = openai.usage([end])
-            record.reported_prompt, record.reported_completion = usage.prompt, usage.completion
-            record.reported_cached = usage.cached
+
+def _begun(answer: Answer, chunk: bytes, attempt: Attempt, record: Record) -> bytes:
+    """The first byte is here. Returns what is passed on first."""
+    record.first_byte = time.monotonic()
+    record.status = answer.status
+    if attempt.first is not None:
+        attempt.first(chunk)
+    if attempt.explanation and takes_comments(answer):
+        return attempt.explanation + chunk
+    return chunk
+
+
+def _reported(status: int, end: bytes, record: Record) -> None:
+    """What the end of an answer says."""
+    if status == 200 and not record.engine_error:
+        record.engine_error = engine_errors.at_end(end) or ""
+    usage = openai.usage([end])
+    record.reported_prompt, record.reported_completion = usage.prompt, usage.completion
+    record.reported_cached = usage.cached
 
 
 def _failure(cause: Exception, where: str, attempt: Attempt) -> PodError:
@@ -182,14 +178,22 @@ def _failure(cause: Exception, where: str, attempt: Attempt) -> PodError:
     return as_pod_error(cause, where)
 
 
-async def _judged(answer: Answer, chunk: bytes) -> tuple[bytes, engine_errors.Reason | None]:
-    """As much of an answer as it takes to tell whether it is an engine's failure, and which."""
+async def _judged(answer: Answer, chunk: bytes, attempt: Attempt, where: str) -> tuple[bytes, EngineFailed | None]:
+    """As much of an answer as it takes to tell whether it is an engine's failure, and this failure.
+
+    Raises it, agreed, where another pod is asked instead.
+    """
     piece = chunk
     while True:
         whole = answer.complete and not answer.buffered
-        finding = engine_errors.judge(chunk, whole=whole or not piece)
-        if finding != "more":
-            return chunk, finding
+        reason = engine_errors.judge(chunk, whole=whole or not piece)
+        if reason is None:
+            return chunk, None
+        if reason != "more":
+            error = EngineFailed(f"{where} answered 200 with a failure: {reason}", reason)
+            if attempt.elsewhere(error):
+                raise error
+            return chunk, error
         piece = await answer.read()
         chunk += piece
 

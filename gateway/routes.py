@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -22,7 +23,7 @@ from gateway.explained import explanation
 from gateway.exposition import OPENMETRICS, TEXT, in_turns, openmetrics_wanted
 from gateway.front.request import ClientLeftError, Request, reset
 from gateway.front.unusual import ASKED, Unusual
-from gateway.gate import ADMIN_PATHS, OPEN_PATHS, Gate, may_use, require_admin
+from gateway.gate import ADMIN_PATHS, OPEN_PATHS, UNCOUNTED, Gate, may_use, require_admin
 from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, Journal
 from gateway.metrics import Metrics
@@ -166,9 +167,15 @@ class Routes:
         request.record.status, request.record.reason = answer.status, reason
         return answer
 
-    async def _plain(self, request: Request) -> None:
+    def _plain(self, request: Request) -> Awaitable[None]:
         """As `serve`; a plain request has the method and the very path of its endpoint."""
-        with self._gate.admitted(request):
+        counted = self._gate.admitted(request)
+        if counted is UNCOUNTED:
+            return self._handler.serve(request, request.endpoint)
+        return self._counted(request, counted)
+
+    async def _counted(self, request: Request, counted: AbstractContextManager[None]) -> None:
+        with counted:
             await self._handler.serve(request, request.endpoint)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:

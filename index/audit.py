@@ -53,7 +53,8 @@ class Audit(Struct):
     _waiting: int = 0
     _moves: int = 0
     _began: Counted | None = None
-    _sent: Counted = Counted(0, 0)
+    _prompt: int = 0  # tokens sent, and how many of them are to be cached
+    _cached: int = 0
     _answers: int = 0
     _unpredicted: bool = False
     _told: bool = False
@@ -71,7 +72,9 @@ class Audit(Struct):
         if expected is None:
             self._unpredicted = True
         else:
-            self._sent = Counted(self._sent.prompt + expected.prompt, self._sent.cached + expected.cached)
+            prompt, cached = expected
+            self._prompt += prompt
+            self._cached += cached
 
     def failed(self) -> None:
         """A request ended without a first byte."""
@@ -96,7 +99,7 @@ class Audit(Struct):
             return None
         finding = self._judge(self._began, counted)
         self._began = counted
-        self._sent, self._answers = Counted(0, 0), 0
+        self._prompt = self._cached = self._answers = 0
         self._unpredicted = self._told = False
         return finding
 
@@ -105,6 +108,6 @@ class Audit(Struct):
             return None
         if self._unpredicted:
             return Finding("unpredicted")
-        if ended.prompt - began.prompt != self._sent.prompt:
+        if ended.prompt - began.prompt != self._prompt:
             return Finding("unmatched")
-        return Finding("compared", self._sent.cached, ended.cached - began.cached)
+        return Finding("compared", self._cached, ended.cached - began.cached)

@@ -58,7 +58,7 @@ class Trust(Struct):
             return
         self._comparisons = min(self._evidence(now) + 1, _MEMORY)
         self._compared_at = now
-        share = min(1.0, max(0, reported) / predicted)
+        share = 1.0 if reported >= predicted else max(0, reported) / predicted
         self._accuracy += (share - self._accuracy) / self._comparisons
 
     def lost(self, now: float, seconds: float | None) -> None:

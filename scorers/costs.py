@@ -218,7 +218,9 @@ class Costs:
 
     def expected(self, seconds: float, tried_s: float) -> None:
         """A request was placed with this expectation, `tried_s` of which are for trying what a pull costs. O(1)."""
-        self.allowance_s = max(0.0, min(_FIRST_TRIES_S, self.allowance_s + _TRIES * seconds) - tried_s)
+        allowance_s = self.allowance_s + _TRIES * seconds
+        left = (allowance_s if allowance_s < _FIRST_TRIES_S else _FIRST_TRIES_S) - tried_s  # noqa: FURB136 - for speed
+        self.allowance_s = left if left > 0.0 else 0.0  # noqa: FURB136 - likewise
 
     def computed(self, rank: Rank, terms: Prefill, seconds: float, now: float) -> None:
         """A rank has computed something in so many seconds; `terms` are the factors beside each coefficient."""

@@ -91,22 +91,28 @@ class Answer:
         self.go_on()
         return body
 
+    def here(self) -> bytes:
+        """The next piece, b"" where it has to be waited for, if there is one at all."""
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        piece = pieces.popleft()
+        self._held -= len(piece) + _PIECE_BYTES
+        if self._paused and self._held <= self._high // 2:
+            self._resume()
+        return piece
+
     async def read(self) -> bytes:
         """The next piece, b"" at the end of a complete answer.
 
         Raises Disconnected or ProtocolError where the answer breaks off, after the pieces that came before. May be
         cancelled and called again; nothing is lost.
         """
-        pieces = self._pieces
-        while not pieces:
+        while not self._pieces:
             if self.complete:
                 return b""
-            await self._news()
-        piece = pieces.popleft()
-        self._held -= len(piece) + _PIECE_BYTES
-        if self._paused and self._held <= self._high // 2:
-            self._resume()
-        return piece
+            await self.news()
+        return self.here()
 
     def divert(self, sink: Callable[[bytes], None], ending: Callable[[], None]) -> None:
         """From now on hand each piece to `sink` as it arrives, those that are here at once, and tell a good end.
@@ -134,7 +140,7 @@ class Answer:
     async def ended(self) -> None:
         """Return when all has arrived. Raises what `read` does."""
         while not self.complete:
-            await self._news()
+            await self.news()
 
     def release(self) -> None:
         """Have done with the answer. One that is not complete takes its connection with it. Idempotent."""
@@ -149,10 +155,13 @@ class Answer:
 
     # What follows is the connection's side.
 
-    async def head(self) -> None:
-        """Return when the head has arrived. Raises Disconnected, ProtocolError."""
-        while not self.status:
-            await self._news()
+    def news(self) -> asyncio.Future[None]:
+        """Until there is something to look at, the head first of all. Raises Disconnected, ProtocolError."""
+        if self._fault is not None:
+            # Another one each time: kept here with the frames it was raised in, it would be garbage for the collector.
+            raise type(self._fault)(*self._fault.args) from self._fault.__cause__
+        waiter = self._waiter = self._source.loop.create_future()
+        return waiter
 
     def feed(self, piece: bytes) -> None:
         """A piece has arrived, for who reads; what is diverted goes to the sink itself."""
@@ -184,16 +193,6 @@ class Answer:
         waiter = self._waiter
         if self.sink is None and waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-    async def _news(self) -> None:
-        if self._fault is not None:
-            # Another one each time: kept here with the frames it was raised in, it would be garbage for the collector.
-            raise type(self._fault)(*self._fault.args) from self._fault.__cause__
-        self._waiter = self._source.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _resume(self) -> None:
         self._paused = False

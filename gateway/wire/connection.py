@@ -96,7 +96,8 @@ class Connection(asyncio.Protocol):
                 self._transport.write(head + body)
             else:
                 self._transport.writelines((head, body))
-            await answer.head()
+            while not answer.status:
+                await answer.news()
         except BaseException:
             answer.release()
             raise

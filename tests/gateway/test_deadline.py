@@ -6,15 +6,14 @@ from gateway.deadline import Deadline, Deadlines
 
 
 async def test_what_is_awaited_when_the_deadline_passes_ends_as_a_timeout() -> None:
-    with pytest.raises(TimeoutError):
-        async with Deadline(0.01) as deadline:
-            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError), Deadline(0.01) as deadline:
+        await asyncio.Event().wait()
     assert deadline.expired
     await asyncio.sleep(0)  # nothing is left to cancel
 
 
 async def test_what_is_done_in_time_is_left_alone() -> None:
-    async with Deadline(0.02) as deadline:
+    with Deadline(0.02) as deadline:
         pass
     await asyncio.sleep(0.03)
     assert not deadline.expired
@@ -22,7 +21,7 @@ async def test_what_is_done_in_time_is_left_alone() -> None:
 
 async def test_a_deadline_that_is_put_off_does_not_pass() -> None:
     async def put_off() -> None:
-        async with Deadline(0.02) as deadline:
+        with Deadline(0.02) as deadline:
             deadline.move(3600)
             await asyncio.sleep(0.05)  # past where it was first
             assert not deadline.expired
@@ -38,7 +37,7 @@ async def test_a_deadline_that_is_put_off_does_not_pass() -> None:
 
 async def test_a_deadline_can_be_brought_forward() -> None:
     async def bring_forward() -> None:
-        async with Deadline(3600) as deadline:
+        with Deadline(3600) as deadline:
             deadline.move(0.01)
             await asyncio.Event().wait()
 
@@ -50,7 +49,7 @@ async def test_a_cancellation_by_somebody_else_stays_one() -> None:
     entered = asyncio.Event()
 
     async def wait() -> None:
-        async with Deadline(3600):
+        with Deadline(3600):
             entered.set()
             await asyncio.Event().wait()
 
@@ -65,7 +64,7 @@ async def test_a_cancellation_that_comes_with_the_deadline_is_not_lost() -> None
     async def wait() -> None:
         task = asyncio.current_task()
         assert task is not None
-        async with Deadline(0.01):
+        with Deadline(0.01):
             try:
                 await asyncio.Event().wait()
             finally:
@@ -77,7 +76,7 @@ async def test_a_cancellation_that_comes_with_the_deadline_is_not_lost() -> None
 
 async def test_another_failure_is_not_taken_for_a_timeout() -> None:
     async def fail() -> None:
-        async with Deadline(0.01):
+        with Deadline(0.01):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -88,18 +87,18 @@ async def test_another_failure_is_not_taken_for_a_timeout() -> None:
 
 
 async def _too_long(deadline: Deadline) -> None:
-    async with deadline:
+    with deadline:
         await asyncio.Event().wait()
 
 
 async def test_one_that_was_left_is_entered_again_and_passes_in_its_own_time() -> None:
     deadlines = Deadlines()
-    async with deadlines.within(3600) as first:
+    with deadlines.within(3600) as first:
         pass
     with pytest.raises(TimeoutError):
         await _too_long(second := deadlines.within(0.01))
     assert second is first
-    async with deadlines.within(3600) as third:
+    with deadlines.within(3600) as third:
         assert third is first
         assert not third.expired
         await asyncio.sleep(0.02)
@@ -108,10 +107,10 @@ async def test_one_that_was_left_is_entered_again_and_passes_in_its_own_time() -
 
 async def test_a_timer_of_one_that_was_left_harms_nobody() -> None:
     deadlines = Deadlines()
-    async with deadlines.within(0.01):
+    with deadlines.within(0.01):
         pass
     await asyncio.sleep(0.03)  # it rings, and nobody is there
-    async with deadlines.within(0.5) as again:  # far more than a busy machine takes to the next line but one
+    with deadlines.within(0.5) as again:  # far more than a busy machine takes to the next line but one
         await asyncio.sleep(0.01)
         again.move(3600)
         await asyncio.sleep(0.51)
@@ -120,7 +119,7 @@ async def test_a_timer_of_one_that_was_left_harms_nobody() -> None:
 
 async def test_those_under_way_at_once_are_different() -> None:
     deadlines = Deadlines()
-    async with deadlines.within(3600) as outer:
+    with deadlines.within(3600) as outer:
         with pytest.raises(TimeoutError):
             await _too_long(inner := deadlines.within(0.01))
         assert inner is not outer
@@ -142,28 +141,25 @@ class Counting:
 
 async def test_a_guard_is_asked_until_it_says_that_the_deadline_passes() -> None:
     guard = Counting(0.01, 0.01, 0.0, 5.0)
-    with pytest.raises(TimeoutError):
-        async with Deadline(3600, guard=guard):
-            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError), Deadline(3600, guard=guard):
+        await asyncio.Event().wait()
     assert guard.answers == [5.0]
 
 
 async def test_a_guard_never_puts_a_deadline_off() -> None:
     guard = Counting(3600.0, 0.0)
-    with pytest.raises(TimeoutError):
-        async with Deadline(0.03, guard=guard):
-            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError), Deadline(0.03, guard=guard):
+        await asyncio.Event().wait()
     assert guard.answers == [0.0]
 
 
 async def test_a_guard_that_is_let_go_is_not_asked_and_serves_no_later_use() -> None:
     deadlines, guard = Deadlines(), Counting()
-    async with deadlines.within(3600, guard) as first:
+    with deadlines.within(3600, guard) as first:
         first.unguarded()
         await asyncio.sleep(0.03)
         assert not first.expired
     second = deadlines.within(0.02)
     assert second is first
-    with pytest.raises(TimeoutError):
-        async with second:
-            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError), second:
+        await asyncio.Event().wait()
