@@ -87,9 +87,8 @@ Body = bytes | Upload
 
 def arrived(request: Request, reads: Reads, limits: Limits) -> bytes | None:
     """What `receive` returns, where that takes no wait: nearly all that is read as JSON. Raises RequestError."""
-    if reads != "json" or request.coding or not request.body_exists:
+    if reads != "json" or request.coding:
         return None
-    _require_length(request, limits)
     body = request.here()
     if body is not None and len(body) > limits.max_body:
         raise _too_large(limits)

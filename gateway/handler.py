@@ -330,6 +330,8 @@ def _repeatable(body: Body) -> bool:
 def _with_params(body: bytes, params: bytes | None, salt: str | None = None) -> bytes:
     mark = BYTE_ORDER_MARK if body.startswith(BYTE_ORDER_MARK) else b""
     try:
+        if not mark and salt is None:
+            return with_kv_transfer_params(body, params)
         if salt is not None:
             body = mark + with_cache_salt(body[len(mark) :], salt)
         return mark + with_kv_transfer_params(body[len(mark) :], params)

@@ -116,9 +116,12 @@ def _sizes(model: str | None, pods: Sequence[Pod], index: RadixIndex) -> tuple[l
     """The model's namespaces on the pods, each with the block sizes of what is held there; and the largest of these."""
     if model is None:
         return [], _DEFAULT_BLOCK_SIZE
+    namespaces = _namespaces(model, pods)
+    if len(namespaces) == 1 and (held := index.block_sizes(namespaces[0])):
+        return [(namespaces[0], held)], held[-1]
     sizes: list[tuple[str, tuple[int, ...]]] = []
     largest = 0
-    for namespace in _namespaces(model, pods):
+    for namespace in namespaces:
         known = index.block_sizes(namespace)
         if known:
             largest = max(largest, known[-1])

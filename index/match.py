@@ -65,8 +65,11 @@ def _groups(tree: Tree, block_size: int, keys: Sequence[int]) -> list[tuple[Cach
         if node.held[_CPU]:
             return _of_both_tiers(steps, block_size)
     held, whole = first.held[_GPU], first.whole(_GPU)
-    # The usual case, in which all have all of the first run, needs no set of its own.
-    reached = _reached(steps, _GPU, whole if len(whole) == len(held) else set(held), 0)
+    alike = len(whole) == len(held)  # all have all of the first run, as usual, and then no set is made
+    if alike and len(steps) == 1:
+        tokens = steps[0][2] * block_size
+        return [(Cached(tokens, 0, tokens), whole)]
+    reached = _reached(steps, _GPU, whole if alike else set(held), 0)
     return [(Cached(gpu * block_size, 0, gpu * block_size), group) for gpu, group in reached if gpu]
 
 

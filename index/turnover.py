@@ -19,8 +19,9 @@ _AT_LEAST: Final = 64.0
 
 
 class Turnover(Struct):
-    """Of one publisher."""
+    """Of one publisher. `share` is the turnover, 0 … 1."""
 
+    share: float = 0.0
     _stored: float = 0.0
     _removed: float = 0.0
     _at: float = 0.0
@@ -31,11 +32,4 @@ class Turnover(Struct):
         self._stored = kept * self._stored + stored
         self._removed = kept * self._removed + removed
         self._at = now
-
-    @property
-    def share(self) -> float:
-        """The turnover, 0 … 1. O(1)."""
-        removed, stored = self._removed, self._stored
-        if stored < _AT_LEAST:
-            return 0.0
-        return removed / stored if removed < stored else 1.0
+        self.share = min(1.0, self._removed / self._stored) if self._stored >= _AT_LEAST else 0.0

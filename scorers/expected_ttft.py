@@ -40,5 +40,7 @@ class ExpectedTtft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Return 1 for the lowest price, less for every higher one."""
         forecast = Forecast(request, candidates, self.foresight, self.patience)
         prices = forecast.prices(candidates, self.slack_ms * 1e-3)
-        lowest = min(prices, default=0.0)
+        if not prices:
+            return []
+        lowest = min(prices)
         return [lowest / price for price in prices]

@@ -2,7 +2,6 @@
 
 from bisect import bisect
 from collections.abc import Sequence
-from itertools import accumulate
 from math import exp, inf
 from typing import Annotated
 
@@ -33,5 +32,9 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if not totals:
             raise ValueError("totals are empty")
         best, temperature = max(totals), self.temperature
-        shares = list(accumulate([exp((total - best) / temperature) for total in totals]))
-        return min(bisect(shares, coordinate * shares[-1]), len(totals) - 1)
+        reached, shares = 0.0, []
+        for total in totals:
+            reached += exp((total - best) / temperature)
+            shares.append(reached)
+        chosen = bisect(shares, coordinate * reached)
+        return chosen if chosen < len(shares) else chosen - 1  # where the product was rounded up

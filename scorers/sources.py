@@ -7,7 +7,7 @@ import msgspec
 
 from scorers.base import Candidate, PlacementRequest
 from scorers.kv_source import SourceDecision, choose_source, none_leads, sample_source
-from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, require_factors
+from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, holders_of, require_factors
 from scorers.work import alone_s
 
 _COST: Final = SourceDecision(None, "cost")
@@ -47,9 +47,11 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def choose(self, request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
         """Return the source, or why there is none."""
+        if not holders_of(request.pull_floor or request.block_size, candidates):  # as in a fleet without a CPU tier
+            return _alone(request, candidates, chosen)
         forecast = Forecast(request, candidates, self.foresight, self.patience, [chosen])
         if not forecast.offers:
-            return SourceDecision(None, none_leads(request.block_size, candidates, chosen), alone_s(request, chosen))
+            return _alone(request, candidates, chosen)
         expected = forecast.of(chosen)
         if expected.source is not None:
             return SourceDecision(expected.source, "named", expected.seconds)
@@ -57,6 +59,11 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return SourceDecision(tried.source, "named", expected.seconds + tried.extra_s, tried.extra_s)
         reason = "cost" if forecast.leads(chosen) else none_leads(request.block_size, candidates, chosen)
         return SourceDecision(None, reason, expected.seconds)
+
+
+def _alone(request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
+    """Nobody has anything to offer."""
+    return SourceDecision(None, none_leads(request.block_size, candidates, chosen), alone_s(request, chosen))
 
 
 AnySource = WeightedSampling | ExpectedSource

@@ -52,6 +52,8 @@ FORESIGHT: Final = 1.0
 PATIENCE: Final = 0.1
 THRIFT: Final = 0.05
 
+_WORTH: Final = 1.0 + THRIFT
+
 _OFFERS: Final = 4
 """Sources that are looked at for each candidate: the cheapest ones for whoever holds nothing."""
 
@@ -199,18 +201,22 @@ class Forecast:
         least = inf
         for candidate in candidates:
             rank, unanswered = (candidate.pod, candidate.rank), candidate.in_flight_unanswered
-            decoding = decoding_requests(candidate)
             fixed, token, quadratic, decode = prefill = prefill_of(rank)
             held, source = held_tokens(candidate, most), None
-            wait = wait_seconds(candidate, prefill) + decode * decoding
+            wait, slowed = wait_seconds(candidate, prefill), for_unanswered * unanswered
             seconds = fixed + token * (tokens - held) + quadratic * (square - held * held)
             held_up = unanswered if unanswered < _MOST_HELD_UP else _MOST_HELD_UP  # noqa: FURB136 - for speed
-            worth = 1.0 + THRIFT + foresight * held_up + patience * decoding
+            worth = _WORTH + foresight * held_up
+            if decoding := decoding_requests(candidate):
+                wait += decode * decoding
+                worth += patience * decoding
+                slowed = for_decoding * decoding + slowed
+            if context := candidate.in_flight_context:
+                slowed += for_context * context
             filling = candidate.turnover * seconds  # whoever brings the blocks there
             price = worth * seconds
             if held <= reach:
                 seconds, price, source = self._cheapest(candidate, rank, held, worth, seconds, self._offers)
-            slowed = for_decoding * decoding + for_unanswered * unanswered + for_context * candidate.in_flight_context
             if slowed < least:  # noqa: PLR1730 - for speed
                 least = slowed
             found.append((wait + seconds, wait + price + filling + slowed, source))
@@ -252,7 +258,7 @@ class Forecast:
         most, floor = self._most, self._floor
         if most < floor:
             return []
-        holders = [each for each in candidates if each.cpu_tokens >= floor or not each.tiered]
+        holders = holders_of(floor, candidates)
         if (barred := request.barred) is not None:
             holders = [each for each in holders if not all(barred.bars(each, consumer) for consumer in consumers)]
         if not holders:
@@ -287,6 +293,11 @@ class Forecast:
             waiting_s = source.in_flight_unanswered * wait_seconds(source, self._costs.prefill(peer))
             relief_s = _RELIEF * waiting_s / (1 + source.serving) ** 2
         return _Offer(source, peer, tokens, left, left_square, step_s, relief_s, self._costs.links(peer))
+
+
+def holders_of(tokens: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that may serve a peer so many tokens, as far as their counts say. O(candidates)."""
+    return [each for each in candidates if each.cpu_tokens >= tokens or not each.tiered]
 
 
 def require_factors(foresight: float, patience: float) -> None:

@@ -65,9 +65,9 @@ def step_seconds(source: Candidate, prefill: Prefill) -> float:
 
 def wait_seconds(candidate: Candidate, prefill: Prefill) -> float:
     """Until what is before it is computed. Strangers' requests are as long as this gateway's own there."""
-    unanswered, strangers = candidate.in_flight_unanswered, (candidate.waiting or 0) - candidate.in_flight_requests
-    if strangers < 0:  # noqa: PLR1730 - likewise
-        strangers = 0
+    unanswered, strangers = candidate.in_flight_unanswered, 0
+    if waiting := candidate.waiting:
+        strangers = max(0, waiting - candidate.in_flight_requests)
     fixed, token, square, _ = prefill
     if not unanswered:
         return strangers * fixed
@@ -75,7 +75,7 @@ def wait_seconds(candidate: Candidate, prefill: Prefill) -> float:
     each, progress = backlog / unanswered, candidate.progress_s
     if progress > each:  # noqa: PLR1730 - likewise
         progress = each
-    return backlog - progress + strangers * each
+    return backlog - progress + strangers * each if strangers else backlog - progress
 
 
 def decoding_requests(candidate: Candidate) -> int:

@@ -29,7 +29,9 @@ class AnswerHead(Struct, frozen=True):
 
 def relayed(answer: Answer, ours: Mapping[str, str], *, last: bool) -> AnswerHead:
     """A pod's head as the client's, with headers of `ours`; `last`: the connection ends after it. Raises ValueError."""
-    lines = [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in ours.items()]
+    lines: list[bytes] = []
+    for key, said in ours.items():
+        lines.append(f"{key}: {said}".encode("utf-8", "surrogateescape"))
     noted: dict[bytes, bytes] = {}
     bodiless = answer.status in _BODILESS
     for name, value in answer.headers:
@@ -40,7 +42,7 @@ def relayed(answer: Answer, ours: Mapping[str, str], *, last: bool) -> AnswerHea
                 continue
         elif known in _NOT_TO_CLIENT or known.startswith(OURS):
             continue
-        lines.append(b"%b: %b" % (name, value.strip(b" \t")))
+        lines.append(b": ".join((name, value.strip(b" \t"))))
     kind = noted.get(b"content-type")
     if kind is None and not bodiless:
         lines.append(b"Content-Type: application/octet-stream")

@@ -52,7 +52,7 @@ class Conversation(Struct, frozen=True):
 
     def key(self, by: str) -> bytes:
         """What its ids are remembered under when `by` made them."""
-        return chat_key(self.ask, by) if self.is_chat else body_key(self.body, by)
+        return chat_key(self.ask, by) if self.kind == "chat/completions" else body_key(self.body, by)
 
     def prompt(self, ids: TokenIds, reused: int, base: str = "") -> Prompt:
         """Its ids, whole; made here if they have a `base`."""

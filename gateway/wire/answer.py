@@ -81,10 +81,10 @@ class Answer:
 
     def take(self) -> bytes:
         """All of the body that is here, without waiting: the whole of it where the answer is `complete` and unread."""
-        pieces = self._pieces
+        pieces, body = self._pieces, b""
         if len(pieces) == 1:
             body = pieces.popleft()
-        else:
+        elif pieces:
             body = b"".join(pieces)
             pieces.clear()
         self._held = 0

@@ -161,7 +161,8 @@ class Connection(asyncio.Protocol):
     def _finish(self, answer: Answer, *, clean: bool) -> None:
         self._answer = None
         answer.finish()
-        self._cut_in()
+        if self._region is not None:
+            self._cut_in()
         if self._to_head:
             self._parser = HttpResponseParser(self)
         transport = self._transport
