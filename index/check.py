@@ -53,6 +53,9 @@ def _check_links(tree: Tree) -> None:
     assert tree.merged.keys().isdisjoint(tree.nodes), "an id names two runs"
     tops = Counter((node.root.namespace, node.root.block_size) for node in tree.tops.values())
     assert tops == {name: root.tops for name, root in tree.roots.items()}, "roots miscount their tops"
+    for namespace in {name for name, _ in tree.roots}:
+        sizes = tuple(sorted(size for name, size in tree.roots if name == namespace))
+        assert tree.block_sizes(namespace) == sizes, "a namespace is said to have other block sizes than it has"
 
 
 def _check_node(node: Node, known: set[Holdings]) -> None:

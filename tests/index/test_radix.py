@@ -268,6 +268,20 @@ def test_each_block_size_is_matched_with_its_own_keys(fleet: Fleet) -> None:
     assert fleet.index.match(prompts) == {A: Cached(4, 0, 4), B: Cached(8, 0, 8)}
 
 
+def test_a_block_size_is_told_from_its_first_block_to_its_last(fleet: Fleet) -> None:
+    for _ in range(2):  # what was told once is not told on when it has changed
+        assert fleet.index.block_sizes("base") == fleet.index.block_sizes("base") == ()
+        fleet.apply(stored("ab"), stored("x"))
+        assert fleet.index.block_sizes("base") == fleet.index.block_sizes("base") == (SIZE,)
+        fleet.apply(BlockStored([1, 2, 3], None, tokens("ab")[:6], 2), publisher=B)
+        assert fleet.index.block_sizes("base") == fleet.index.block_sizes("base") == (2, SIZE)
+        fleet.apply(removed("a", "ab"))
+        assert fleet.index.block_sizes("base") == (2, SIZE)
+        fleet.apply(removed("x"))
+        assert fleet.index.block_sizes("base") == (2,)
+        fleet.index.clear(B)
+
+
 def test_of_several_block_sizes_the_longest_prefix_counts(fleet: Fleet) -> None:
     fleet.apply(BlockStored([1, 2, 3], None, tokens("ab")[:6], 2), stored("a", tier=Tier.CPU))
     prompts = {size: block_keys(tokens("ab"), size, root_key("base", size)) for size in (2, 4)}
