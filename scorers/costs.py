@@ -144,9 +144,9 @@ class Link:
         self._moved = (0.0, 0.0)  # tokens, and their square, of late
         self._counted = 0
 
-    def observe(self, terms: Pull, seconds: float, now: float) -> None:
+    def observe(self, terms: Pull, seconds: float, now: float, beside: float) -> None:
         """A pull over it took so many seconds."""
-        self.fit.observe(terms, seconds, now)
+        self.fit.observe(terms, seconds, now, beside)
         if self.fit.evidence(now) >= _SLOWED_EVIDENCE:
             self._counted += 1
             alike = 1.0 / self._counted
@@ -236,12 +236,17 @@ class Costs:
         """An answer took so many seconds from its first token on."""
         self._answer.observe(terms, seconds, now)
 
-    def pulled(self, source: Rank, consumer: Rank, terms: Pull, seconds: float, now: float) -> None:
-        """A pull took so many seconds, all in all; by now they have met."""
-        self._pull.observe(terms, seconds, now)
+    def pulled(
+        self, source: Rank, consumer: Rank, terms: Pull, seconds: float, now: float, beside: float = 0.0
+    ) -> None:
+        """A pull took so many seconds, all in all; by now they have met.
+
+        `beside`: what the request took besides, by what is believed; it may be off as well.
+        """
+        self._pull.observe(terms, seconds, now, beside)
         link = self._link(source, consumer)
         link.met = True
-        link.observe(terms, seconds, now)
+        link.observe(terms, seconds, now, beside)
         if self._noted is not None:
             self._noted.add((source, consumer))
 

@@ -2,20 +2,28 @@
 
     seconds ≈ Σ coefficient_j · term_j,   every coefficient >= 0
 
-The fit minimises Σ w (seconds - model)² with w = 1 ÷ (model · max(model, seconds)), each sample's by the model that it
-met. So a millisecond of a short request counts as much as a hundred of a long one, a sample twice as long as the model
-moves it as far as one half as long, and none further than one of 0 seconds: w · (seconds - model) is in ±1 ÷ model. Of
-`memory` samples the oldest weighs a third of the newest, and all weigh half as much every `_HALF_LIFE_S`.
+The fit minimises Σ w (seconds - model)², with each sample's w by the model that it met and by how far samples are off:
 
-Robust: of a sample that is more than `_TRUSTED` times the model, that part stands for the model in its weight. So the
-further out it is the less it moves, and a model that was next to nothing does not make it count more than all others. A
-true step is followed, since every sample tells of it.
+    off = |seconds - model| ÷ max(model, seconds)            usual: the running median of off
+    w   = min(1, usual ÷ off) ÷ (near · max(near, seconds))  near = max(model, seconds ÷ `_TRUSTED`)
 
-The prior is worth `_PRIOR_WEIGHT` of a sample, in units of the prior itself. It decides what samples leave open: how
-much of equally long prompts is fixed and how much per token cannot be told from them.
+So a millisecond of a short request counts as much as a hundred of a long one. The nearer half of the samples counts in
+full, the others hardly more than by the side that they are on, as in a median: what else goes on makes some samples
+several times as long as they should be, and a mean would be of that as well. From `_TRUSTED` times the model on, the
+longer a sample is the less it moves. Yet a true step is followed: with each sample that is further off `usual` grows
+by a tenth, as it shrinks with each that is nearer. Of `memory` samples the oldest weighs a third of the newest, and all
+weigh half as much every `_HALF_LIFE_S`.
 
-Source: weighted recursive least squares with exponential forgetting, solved by coordinate descent, which keeps the
-bound at 0. Pure: time is an argument.
+Where a sample is what was left when something else had been taken off, that was off as well. It is `beside`, and is
+added to both, seconds and model, before they are held against each other.
+
+The prior is worth `_PRIOR_WEIGHT` of a sample, of each coefficient in units of the prior, or of itself where that is
+more: an engine may take a hundred times what was believed. It decides what samples leave open: how much of equally long
+prompts is fixed and how much per token cannot be told from them.
+
+Source: weighted recursive least squares with exponential forgetting; Huber's weights, with a median by stochastic
+approximation as their scale; Gaussian elimination, again without the lowest term as long as that is below 0. Pure: time
+is an argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +35,15 @@ Terms = TypeVar("Terms", bound=tuple[float, ...])
 """A NamedTuple of numbers: the coefficients of a model, or what of each term a sample has."""
 
 _HALF_LIFE_S: Final = 1800.0
-_TRUSTED: Final = 4.0
+_TRUSTED: Final = 2.5
 _PRIOR_WEIGHT: Final = 0.01
-_SWEEPS: Final = 4
+
+_AT_FIRST: Final = 0.5
+_MORE: Final = 1.1
+_NEAREST: Final = 0.05
+_FARTHEST: Final = 0.7
+"""How far samples usually are off goes by this factor, within bounds: else what never differed would not be followed
+when it does, and what was far off for long would be trusted late."""
 
 _SHORTEST_S: Final = 1e-3
 """Nothing is timed, and no weight told from others, more precisely."""
@@ -66,7 +80,18 @@ class Fit(Generic[Terms]):
     number of terms. Raises ValueError for a prior that is none.
     """
 
-    __slots__ = ("_at", "_kept", "_memory", "_prior", "_products", "_sums", "_weight", "coefficients", "least")
+    __slots__ = (
+        "_at",
+        "_kept",
+        "_memory",
+        "_prior",
+        "_products",
+        "_sums",
+        "_usual_off",
+        "_weight",
+        "coefficients",
+        "least",
+    )
 
     def __init__(self, prior: "Terms | Fit[Terms]", memory: int) -> None:
         if not isinstance(prior, Fit) and not all(0 < each <= _MOST_S for each in prior):
@@ -78,8 +103,9 @@ class Fit(Generic[Terms]):
         self._memory = memory
         self._kept = 1.0 - 1.0 / memory
         terms = len(self.coefficients)
-        self._products = [[0.0] * terms for _ in range(terms)]
+        self._products = [[0.0] * (terms - row) for row in range(terms)]  # symmetric: from the diagonal on
         self._sums = [0.0] * terms
+        self._usual_off = _AT_FIRST
         self._weight = 0.0
         self._at = 0.0
 
@@ -91,18 +117,19 @@ class Fit(Generic[Terms]):
         """How many samples' worth the fit rests on, from 0 to its memory."""
         return self._weight * _aged(now - self._at)
 
-    def observe(self, terms: Terms, seconds: float, now: float) -> None:
-        """A sample: these terms took so long. `terms` are >= 0, not all of them 0."""
+    def observe(self, terms: Terms, seconds: float, now: float, beside: float = 0.0) -> None:
+        """A sample: these terms took so long, `beside` more that was taken off. `terms` are >= 0, not all of them 0."""
         if now - self._at < _SETTLED_EVERY_S and self._weight > self._memory / 2:
             return
-        seconds = max(_SHORTEST_S, seconds)
-        expected = max(_SHORTEST_S, self.seconds(terms), seconds / _TRUSTED)
-        kept, weight = self._kept * _aged(now - self._at), 1.0 / (expected * max(expected, seconds))
+        kept, weight = self._kept * _aged(now - self._at), self._weighed(self.seconds(terms) + beside, seconds + beside)
+        seconds = max(_SHORTEST_S, seconds + beside) - beside
         products, sums = self._products, self._sums
         for row, term in enumerate(terms):
             weighted = weight * term
             sums[row] = kept * sums[row] + weighted * seconds
-            products[row] = [kept * old + weighted * other for old, other in zip(products[row], terms, strict=True)]
+            products[row] = [
+                kept * old + weighted * other for old, other in zip(products[row], terms[row:], strict=True)
+            ]
         self._weight = kept * self._weight + 1.0
         self._at = now
         self._solve()
@@ -133,17 +160,60 @@ class Fit(Generic[Terms]):
         make: Callable[..., Terms] = type(self.coefficients)  # a NamedTuple, of which mypy sees a tuple
         return make(*coefficients)
 
+    def _weighed(self, expected: float, seconds: float) -> float:
+        """What a sample weighs; what is usual has changed by it."""
+        expected, seconds = max(_SHORTEST_S, expected), max(_SHORTEST_S, seconds)
+        off, usual = abs(seconds - expected) / max(expected, seconds), self._usual_off
+        near = max(expected, seconds / _TRUSTED)
+        weight = 1.0 / (near * max(near, seconds))
+        if off <= usual:
+            self._usual_off = max(_NEAREST, usual / _MORE)
+            return weight
+        self._usual_off = min(_FARTHEST, usual * _MORE)
+        return weight * usual / off
+
     def _solve(self) -> None:
-        rows = []
-        for row, (products, total, usual) in enumerate(zip(self._products, self._sums, self._usual(), strict=True)):
-            prior = max(usual, self.least[row])
-            pull = _PRIOR_WEIGHT / prior
-            rows.append((row, products, products[row], total + pull, products[row] + pull / prior))
-        found = list(self.coefficients)
-        for _ in range(_SWEEPS):
-            for row, products, own, total, scale in rows:
-                found[row] = max(0.0, (total - _product(products, found) + own * found[row]) / scale)
+        priors = list(map(max, self._usual(), self.least))
+        units = [min(_MOST_S, max(pair)) for pair in zip(priors, self.coefficients, strict=True)]
+        ridges = [_PRIOR_WEIGHT / unit**2 for unit in units]
+        rows = [
+            [products[0] + ridge, *products[1:], total + ridge * prior]
+            for products, total, ridge, prior in zip(self._products, self._sums, ridges, priors, strict=True)
+        ]
+        found = _solution([*map(list, rows)], ridges)
+        if min(found) < 0.0:
+            found = _not_below_0(rows, ridges, units, found)
         self.coefficients = self._made(found)
+
+
+def _not_below_0(
+    rows: Sequence[Sequence[float]], ridges: Sequence[float], units: Sequence[float], found: list[float]
+) -> list[float]:
+    """From what solves these equations to what does without the lowest term, as long as one is below 0."""
+    left = list(range(len(rows)))
+    while left and min(found) < 0.0:
+        del left[min(range(len(left)), key=lambda each: found[each] / units[left[each]])]
+        fewer = [[rows[row][other - row] for other in left if other >= row] + [rows[row][-1]] for row in left]
+        found = _solution(fewer, [ridges[row] for row in left])
+    whole = dict(zip(left, found, strict=True))
+    return [whole.get(row, 0.0) for row in range(len(rows))]
+
+
+def _solution(rows: Sequence[list[float]], ridges: Sequence[float]) -> list[float]:
+    """Of symmetric equations: of each row what is from the diagonal on, and the right side; all of it is changed.
+
+    But for rounding no pivot is below its ridge.
+    """
+    for step, (row, ridge) in enumerate(zip(rows, ridges, strict=True)):
+        pivot = row[0] = max(row[0], ridge)
+        for further in range(1, len(row) - 1):
+            if row[further]:
+                share, other = row[further] / pivot, rows[step + further]
+                other[:] = [each - share * own for each, own in zip(other, row[further:], strict=True)]
+    found: list[float] = []
+    for row in reversed(rows):
+        found.insert(0, (row[-1] - _product(row[1:-1], found)) / row[0])
+    return found
 
 
 def _product(left: Sequence[float], right: Sequence[float]) -> float:

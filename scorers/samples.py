@@ -55,9 +55,10 @@ class Stopwatch:
         if work.source is not None and work.pulling is not None:
             price, computing = costs.prefill(work.rank), work.computing
             rest = price.seconds(computing.token, computing.square) + price.decode * computing.decode
-            taken = now - sent - rest - work.wait_s
-            if work.wait_s <= _MOST_WAIT * taken:
-                costs.pulled(work.source, work.rank, work.pulling, taken, now)
+            beside = rest + work.wait_s
+            taken = now - sent - beside
+            if work.wait_s <= _MOST_WAIT * max(0.0, taken):  # where it seems quicker than free, prices are too high
+                costs.pulled(work.source, work.rank, work.pulling, taken, now, beside)
             return
         if self._terms is not None and now - self._last < _TOGETHER_S:
             self._terms = Prefill(*map(float.__add__, self._terms, work.computing))

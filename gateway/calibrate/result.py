@@ -33,7 +33,7 @@ _FURTHEST: Final = 4
 """Times the longest length."""
 
 _PASSES: Final = 20
-"""How often each is learned: a fit takes a few sweeps each time, and some hundred to tell tokens from their square."""
+"""How often each is learned: a sample weighs by the model that it met, which is far off at first."""
 
 _MISFIT: Final = 0.3
 """Share of a median by which the fit may miss it before that is told."""
@@ -121,7 +121,7 @@ def learn(costs: Costs, urls: Sequence[str], rungs: Iterable[Rung]) -> None:
         consumer, held = (urls[rung.consumer], 0), rung.pulled_tokens
         rest = costs.prefill(consumer).seconds(*_rest(rung.tokens, held))
         terms_of_pull = Pull(1.0, held, 0.0, 0.0)
-        costs.pulled((urls[rung.source], 0), consumer, terms_of_pull, rung.pull - rest, float(now))
+        costs.pulled((urls[rung.source], 0), consumer, terms_of_pull, rung.pull - rest, float(now), rest)
 
 
 def _medians(rungs: Iterable[Rung]) -> list[Rung]:

@@ -202,7 +202,7 @@ async def test_by_default_costs_say_whether_a_prompt_is_pulled() -> None:
         for _ in range(50):
             costs.computed(pair[1], computed, 1.0, next(times))
         await pull(front, holder, ids(1600, salt=1))
-        for _ in range(50):
+        for _ in range(100):
             costs.pulled(*pair, Pull(1.0, 1600.0, 0.0, 0.0), 5.0, next(times))
         await warm(holder, ids(1600, salt=2))
         await front.settled(holder)

@@ -24,6 +24,12 @@ def line(tokens: float) -> Line:
     return Line(1.0, tokens)
 
 
+def told(fit: Fit[Once], seconds: Sequence[float], *, start: float = 0.0) -> Fit[Once]:
+    for number, each in enumerate(seconds):
+        fit.observe(Once(1.0), each, start + number)
+    return fit
+
+
 def taught(fit: Fit[Line], truth: Line, tokens: Sequence[float], *, start: float = 0.0) -> Fit[Line]:
     for number, each in enumerate(tokens):
         fit.observe(line(each), truth.fixed + truth.token * each, start + number)
@@ -42,8 +48,8 @@ def test_before_the_first_sample_it_is_the_prior() -> None:
     [
         (1.0, 1.0),
         (2.0, 1 / 2),  # 1 ÷ (model · sample)
-        (0.5, 1.0),  # 1 ÷ model²
-        (8.0, 1 / 16),  # of 8 a fourth stands for the model: 1 ÷ (2 · 8)
+        (0.5, 1.0),  # 1 ÷ model², as half is no further off than usual
+        (8.0, 4 / 7 / (3.2 * 8)),  # 7 ÷ 8 off, where half is usual at first, and of 8 s 3.2 stand for the model
     ],
 )
 def test_a_first_sample_counts_for_a_hundred_priors_or_less_where_it_is_far_out(seconds: float, weight: float) -> None:
@@ -135,6 +141,62 @@ def test_a_fit_is_another_ones_prior_with_what_that_has_learned_since() -> None:
 def test_a_prior_that_is_none_is_refused(prior: Line) -> None:
     with pytest.raises(ValueError, match="coefficients > 0 are needed"):
         Fit(prior, 10)
+
+
+# --- what is taken for what it is not
+
+
+def disturbed(rng: Random, seconds: float) -> float:
+    """A tenth off, and one in five takes two to ten times as long, since something else goes on."""
+    seconds *= rng.lognormvariate(0.0, 0.1)
+    return seconds * rng.uniform(2.0, 10.0) if rng.random() < 0.2 else seconds
+
+
+def test_what_one_in_five_samples_has_waited_for_is_hardly_in_the_price() -> None:
+    truth, off = Line(1.0, 0.1), []
+    for seed in range(20):
+        fit, rng = Fit(Line(1.0, 0.1), 50), Random(seed)
+        for number in range(200):
+            tokens = rng.uniform(1, 100)
+            fit.observe(line(tokens), disturbed(rng, truth.fixed + truth.token * tokens), float(number))
+        off += [fit.seconds(line(tokens)) / (truth.fixed + truth.token * tokens) for tokens in (5.0, 30.0, 90.0)]
+    assert sum(off) / len(off) < 1.1  # a mean is 2.0
+    assert 0.8 < min(off) < max(off) < 1.4
+
+
+@pytest.mark.parametrize("times", [3.0, 1 / 3])
+def test_a_step_is_followed_though_never_was_a_sample_off_before(times: float) -> None:
+    fit = told(told(Fit(Once(1.0), 20), [1.0] * 500), [times] * 100, start=500.0)
+    assert fit.coefficients.each == pytest.approx(times, rel=0.1)
+
+
+def test_what_is_left_of_more_is_off_by_as_much_as_the_whole() -> None:
+    """A second that is left of ten and one that is all there is are as far out when they are three."""
+
+    def moved(beside: float) -> float:
+        fit = Fit(Once(1.0), 100)
+        for number in range(100):
+            fit.observe(Once(1.0), 1.0, float(number), beside)
+        fit.observe(Once(1.0), 3.0, 100.0, beside)
+        return fit.coefficients.each - 1.0
+
+    assert moved(9.0) > 3 * moved(0.0) > 0.0
+
+
+def test_what_is_left_may_be_less_than_nothing_and_the_price_is_nothing_then() -> None:
+    fit = Fit(Once(1.0), 10)
+    for number in range(10):
+        fit.observe(Once(1.0), -0.5, float(number), beside=2.0)
+    assert fit.coefficients.each == 0.0
+    for number in range(10, 60):
+        fit.observe(Once(1.0), 0.5, float(number), beside=2.0)
+    assert fit.coefficients.each == pytest.approx(0.5, rel=0.1)
+
+
+def test_one_term_that_takes_two_hundred_times_what_was_believed_is_found_beside_others_that_do_not() -> None:
+    truth, rng = Line(1.0, 0.5), Random(7)
+    fit = taught(Fit(Line(1.0, 0.0025), 50), truth, [rng.choice((0.5, 2.0, 8.0)) for _ in range(200)])
+    assert fit.coefficients == pytest.approx(truth, rel=0.02)
 
 
 # --- what is kept of it

@@ -17,6 +17,7 @@ class Told(Costs):
         self.samples: list[tuple[tuple[float, ...], float, float]] = []
         self.seconds: list[float] = []
         self.pulls: list[tuple[tuple[float, ...], float, float]] = []
+        self.beside: list[float] = []
 
     def prefill(self, rank: Rank) -> Prefill:
         assert rank == HERE
@@ -27,9 +28,12 @@ class Told(Costs):
         self.samples.append((tuple(terms), pytest.approx(seconds), now))
         self.seconds.append(seconds)
 
-    def pulled(self, source: Rank, consumer: Rank, terms: Pull, seconds: float, now: float) -> None:
+    def pulled(
+        self, source: Rank, consumer: Rank, terms: Pull, seconds: float, now: float, beside: float = 0.0
+    ) -> None:
         assert (source, consumer) == (PEER, HERE)
         self.pulls.append((tuple(terms), pytest.approx(seconds), now))
+        self.beside.append(pytest.approx(beside))
 
 
 def computing(tokens: float = 1_000.0) -> Timed:
@@ -78,15 +82,23 @@ def test_what_took_no_time_at_all_is_no_sample() -> None:
 
 
 def test_a_pull_is_what_the_rest_of_its_prompt_does_not_take() -> None:
-    """5 s, of which 0.1 s are the request's, 0.1 s its 100 tokens', 0.02 s that of two that decode."""
-    costs = told((1.0, 6.0, pulling(decoding=2.0)))
-    assert costs.pulls == [((1.0, 4_000.0, 0.1, 0.0), 4.78, 6.0)]
+    """5 s, of which 0.1 s are the request's, 0.1 s its 100 tokens', 0.02 s that of two that decode, 1 s the wait."""
+    costs = told((1.0, 6.0, pulling(decoding=2.0, wait_s=1.0)))
+    assert costs.pulls == [((1.0, 4_000.0, 0.1, 0.0), 3.78, 6.0)]
+    assert costs.beside == [1.22]
     assert costs.samples == []
 
 
 @pytest.mark.parametrize(("wait_s", "pulls"), [(1.5, 1), (1.59, 1), (1.61, 0), (4.0, 0), (9.0, 0)])
 def test_a_pull_that_mostly_waited_says_nothing(wait_s: float, pulls: int) -> None:
     assert len(told((1.0, 6.0, pulling(wait_s=wait_s, decoding=0.0))).pulls) == pulls
+
+
+def test_a_pull_that_took_less_than_the_rest_was_believed_to_is_a_sample_as_well() -> None:
+    """Else of prices that are too high nothing would be learned, or only from what took long."""
+    costs = told((1.0, 1.15, pulling()))
+    assert costs.pulls == [((1.0, 4_000.0, 0.1, 0.0), -0.05, 1.15)]
+    assert costs.beside == [0.2]
 
 
 def test_a_pull_is_no_mark_from_which_the_next_prompt_was_computed() -> None:

@@ -106,8 +106,8 @@ def test_a_link_that_gets_three_times_slower_is_followed_within_100_pulls_and_sa
     told: list[tuple[float, bool]] = []
     pulled = costs.pulled
 
-    def counted(source: Any, consumer: Any, terms: Pull, seconds: float, now: float) -> None:
-        pulled(source, consumer, terms, seconds, now)
+    def counted(source: Any, consumer: Any, terms: Pull, seconds: float, now: float, beside: float) -> None:
+        pulled(source, consumer, terms, seconds, now, beside)
         if (source, consumer) == link:
             told.append((now, costs.slowed(*link)))
 
