@@ -1,15 +1,17 @@
 """What a gateway learns of two pods from the answers that pass it, beside what is measured of them directly.
 
-The gateway begins with the usual placement and without costs. Its users read documents, two at once, and ask about
-them; then one pod takes no new requests for a while, as for maintenance, and the other one pulls from it what is asked
-about. In between the same pods are measured as `calibrate` does it: machines differ, and from minute to minute.
+The gateway begins without costs. A user reads documents, half of them at each pod, while the other one takes no new
+requests, as for maintenance, and then asks about all of them at one: whether that pulls from its peer what it lacks is
+for the gateway to say. In between, since machines differ from minute to minute, the same pods are asked past the
+gateway: at each length of a ladder about a document that the peer has read, and about one that nobody has. One request
+at a time, here and there: pods that share a machine's cores are slower together than alone.
 """
 
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -18,7 +20,7 @@ import pytest
 from openai import OpenAI
 
 from config.schema import Config, PodConfig
-from gateway.calibrate.measure import Climb
+from gateway.calibrate.ladder import Turn, turns
 from gateway.calibrate.result import Rung, learn
 from gateway.direct import DirectPod, reach
 from scorers import Costs
@@ -28,13 +30,13 @@ from tests.engine.pods import Pod
 pytestmark = pytest.mark.engine
 
 WITHIN = 2.0
-PARTS = 3  # of the load, at least, with a measurement in front of each and one behind the last
-MOST_PARTS = 12  # where others disturb single ones, or what is read goes to one pod for a while
-DOCUMENTS = (300, 400, 550, 700, 900, 1100, 1400, 1800, 2400, 3200, 4400, 6000)  # tokens
+PARTS = 8  # of the load, with a measurement behind each
+DOCUMENTS = (300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1250, 1400, 1600, 1800, 2400, 4400, 6000)  # tokens
 QUESTION = (16, 200)
-AT_ONCE = 2
-LADDER = (256, 512, 1024, 2048)
-LADDER_ROUNDS = 2  # each time: what comes first at a length, pull or computing, changes from one to the next
+LADDER = (256, 384, 512, 768, 1024, 2048)
+ASKED = sum(QUESTION) // 2
+BLOCK = 32
+PAUSES_S = (0.2, 0.5, 1.0, 3.0)  # until what has been read can be pulled, which nobody tells
 PULLS = 8  # one way, for what they cost to count as learned
 DEADLINE_S = 60.0
 
@@ -46,8 +48,8 @@ def ids(length: int) -> list[int]:
     return [random.randrange(300, 4000) for _ in range(length)]
 
 
-class Users:
-    """They read documents through a gateway and ask about them; answers are streamed."""
+class User:
+    """Reads documents through a gateway and asks about them; answers are streamed."""
 
     def __init__(self, gateway: Gateway, model: str, client: OpenAI) -> None:
         self._gateway = gateway
@@ -55,17 +57,25 @@ class Users:
         self._client = client
 
     def read(self) -> list[list[int]]:
-        """New documents, each sent once; returns when it is known who can serve them to peers."""
-        documents = [ids(length) for length in random.sample(DOCUMENTS, len(DOCUMENTS))]
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            list(threads.map(self._complete, documents))
+        """New documents; returns when it is known who can serve them to its peer."""
+        lengths = random.sample(DOCUMENTS, len(DOCUMENTS))
+        half = len(lengths) // 2
+        documents = [*self._read("a", lengths[:half]), *self._read("b", lengths[half:])]
         until(lambda: all(map(self._can_be_pulled, documents)), DEADLINE_S, "CPU-tier events")
-        return documents
+        return random.sample(documents, len(documents))
 
-    def ask(self, documents: Sequence[list[int]]) -> None:
-        """A question about each, one after the other."""
-        for document in documents:
-            self._complete(document + ids(random.randrange(*QUESTION)))
+    def ask(self, name: str, documents: Sequence[list[int]]) -> None:
+        """A question about each, at this pod."""
+        with only(name, self._gateway):
+            for document in documents:
+                self._complete(document + ids(random.randrange(*QUESTION)))
+
+    def _read(self, name: str, lengths: Sequence[int]) -> list[list[int]]:
+        documents = [ids(length) for length in lengths]
+        with only(name, self._gateway):
+            for document in documents:
+                self._complete(document)
+        return documents
 
     def _complete(self, prompt: list[int]) -> None:
         stream = self._client.completions.create(
@@ -93,6 +103,9 @@ class Learned:
                 way = link["source"], link["consumer"]
                 self._seen.setdefault(way, []).append(inf if crossover is None else crossover)
 
+    def __str__(self) -> str:
+        return f"{self.crossovers()}, medians of {list(self._seen.values())}"
+
     def crossovers(self) -> dict[Way, float]:
         """The medians."""
         return {way: median(seen) for way, seen in self._seen.items()}
@@ -103,11 +116,13 @@ class Direct:
 
     def __init__(self, pods: Sequence[Pod]) -> None:
         self._pods = pods
+        self._turns = turns(LADDER, 1 + PARTS)
         self._rungs: list[Rung] = []
 
-    def climb(self) -> None:
-        """Once more, while nobody else asks."""
-        asyncio.run(self._climb())
+    def climb(self, *, again: bool = True) -> None:
+        """All lengths once, both ways, while nobody else asks. The first time only warms up: it is not `again`."""
+        rungs = asyncio.run(self._climb())
+        self._rungs += rungs if again else []
 
     def crossovers(self) -> dict[Way, int | None]:
         """From how many tokens on a pull pays, by the medians of all that was measured."""
@@ -116,15 +131,38 @@ class Direct:
         learn(costs, urls, self._rungs)
         return {way: costs.crossover((way[0], 0), (way[1], 0)) for way in ((one, other), (other, one))}
 
-    async def _climb(self) -> None:
+    async def _climb(self) -> list[Rung]:
         specs = tuple(PodConfig(url=pod.url) for pod in self._pods)
         async with reach(Config(pods=specs)) as api:
             pods = [
                 DirectPod(api, spec, (pod.parameters.host, pod.parameters.p2p_port), timeout=DEADLINE_S)
                 for spec, pod in zip(specs, self._pods, strict=True)
             ]
-            climb = Climb(pods, max_time=DEADLINE_S, tell=lambda _: None)
-            self._rungs += (await climb.measure(LADDER, LADDER_ROUNDS, self._pods[0].model)).rungs
+            for pod in pods:  # the first request opens a connection, to a pod that has been idle
+                await pod.complete(self._pods[0].model, ids(LADDER[0]))
+            return [await self._rung(pods, turn) for turn in islice(self._turns, 2 * len(LADDER))]
+
+    async def _rung(self, pods: Sequence[DirectPod], turn: Turn) -> Rung:
+        source, consumer, tokens = pods[turn.source], pods[turn.consumer], turn.tokens
+        if turn.pull_first:
+            pulled = await self._pulled(source, consumer, tokens)
+            computed = await consumer.complete(self._pods[0].model, ids(tokens + ASKED))
+        else:
+            computed = await consumer.complete(self._pods[0].model, ids(tokens + ASKED))
+            pulled = await self._pulled(source, consumer, tokens)
+        return Rung(turn.source, turn.consumer, tokens + ASKED, computed.seconds, pulled, 0.0, tokens)
+
+    async def _pulled(self, source: DirectPod, consumer: DirectPod, tokens: int) -> float:
+        """Seconds for a question about a document that the source has read."""
+        model = self._pods[0].model
+        for pause in PAUSES_S:
+            document = ids(tokens)
+            await source.complete(model, document)
+            await asyncio.sleep(pause)
+            pulled = await consumer.complete(model, document + ids(ASKED), source=source.p2p)
+            if (pulled.cached_tokens or 0) >= tokens // BLOCK * BLOCK:
+                return pulled.seconds
+        pytest.fail(f"{consumer.url} does not pull {tokens} tokens from {source.url}")
 
 
 @contextmanager
@@ -145,18 +183,14 @@ def test_the_learned_crossover_is_near_the_one_measured_directly(pods: tuple[Pod
         in_front_of(pods, tmp_path, pods=named, p2p={}, poll={}) as gateway,
         OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
     ):
-        users = Users(gateway, pods[0].model, client)
-        direct.climb()
-        for part in range(MOST_PARTS):
+        user = User(gateway, pods[0].model, client)
+        direct.climb(again=False)
+        for _ in range(PARTS):
             for name in "ab":
-                documents = users.read()
-                with only(name, gateway):
-                    users.ask(documents)
+                user.ask(name, user.read())
             direct.climb()
             learned.look(gateway)
-            if part + 1 >= PARTS and near(learned.crossovers(), direct.crossovers()):
-                break
-    print(f"\n{part + 1} parts; learned {learned.crossovers()}, measured {direct.crossovers()}")
+    print(f"\nlearned {learned}, measured {direct.crossovers()}")
     assert near(learned.crossovers(), direct.crossovers())
 
 
