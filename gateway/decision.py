@@ -17,13 +17,14 @@ from config.schema import P2P, Placement
 from gateway.columns import Columns
 from gateway.errors import NoPodReady, Overloaded
 from gateway.forecasts import first_token_s
-from gateway.leases import Lease, Predicted, Pull
+from gateway.leases import Lease, Predicted
 from gateway.matching import match
 from gateway.openai import Peek
 from gateway.pods import Pod, PodTable
+from gateway.pull_lease import Pull
 from gateway.tokens import Prompt
-from index import Counted, RadixIndex
-from scorers import Barred, Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, timed
+from index import Arrival, Counted, RadixIndex
+from scorers import Barred, Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, pulling_seconds, timed
 from scorers import Placement as Placed
 from scorers.kv_source import SourceDecision
 
@@ -110,8 +111,10 @@ class Decision(Struct, frozen=True):
 
     @property
     def pulled_tokens(self) -> int:
-        """By how many tokens the source leads; 0 without one."""
-        return 0 if self.source is None else max(0, self.source_tokens - self.chosen.any_tokens)
+        """By how many tokens the source leads, less those that come anyway; 0 without one."""
+        if self.source is None:
+            return 0
+        return max(0, self.source_tokens - max(self.chosen.any_tokens, self.chosen.coming_tokens))
 
     @property
     def predicted_s(self) -> float | None:
@@ -128,18 +131,25 @@ class Decision(Struct, frozen=True):
         pull, source = None, self.source
         pods.costs.expected(self.expected_s, self.tried_s)
         if source is not None and self.source_pod is not None:
-            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens)
+            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens, self._arrival(pods))
         return Lease(
             pods,
             self.pod,
             self.chosen.rank,
             self.uncached_tokens,
             self.uncached_square,
-            # Who comes after a request that pulls finds nothing of it until it is there, and would compute it.
-            self.prompts if pull is None else (),
+            self.prompts,
             pull,
             Predicted(counted, self._timed(pods.costs) if streams and self.prompt.tokens else None),
         )
+
+    def _arrival(self, pods: PodTable) -> Arrival | None:
+        """What its pull brings to its pod, and when."""
+        source, costs = self.source, pods.costs
+        if source is None or not self.pulled_tokens:
+            return None
+        due = pods.clock() + pulling_seconds(costs, self._timed(costs))
+        return Arrival(self.source_tokens, due, (source.pod, source.rank))
 
     def _timed(self, costs: Costs) -> Timed:
         computing = self.uncached_tokens, self.uncached_square
@@ -247,12 +257,10 @@ class Decider:
         self._decisions += 1
         stages = self._stages if self._decisions % _TIMED_EVERY == 0 else None
         began = matched_at = 0.0 if stages is None else perf_counter()
-        matched = match(
-            prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, expected=table.expected, now=now
-        )
+        matched = match(prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, table=table, now=now)
         if stages is not None:
             matched_at = perf_counter()
-        candidates = table.candidates(pods, matched.cached, matched.speculative, now)
+        candidates = table.candidates(pods, matched.cached, matched.speculative, now, matched.coming)
         no_pull, coordinate = ask.no_pull, self._coordinate()
         request = PlacementRequest(
             request_id=f"{ask.request_id}#{len(tried)}" if tried else ask.request_id,
@@ -314,8 +322,8 @@ class Decider:
     def uncached_at_best(self, ask: Ask) -> int:
         """Prompt tokens that the pod with most of them would compute, as far as the prompt is known. As `match`."""
         pods = self._pods.ready_for(ask.model, ask.only)  # also those that take no more now
-        expected, now = self._pods.expected, self._pods.clock()
-        matched = match(ask.prompt, ask.model, ask.peek.cache_salt, pods, index=self._index, expected=expected, now=now)
+        table, salt = self._pods, ask.peek.cache_salt
+        matched = match(ask.prompt, ask.model, salt, pods, index=self._index, table=table, now=table.clock())
         most = max((cached.any for cached in matched.cached.values()), default=0)
         return max(0, (ask.prompt.tokens or 0) - most)
 

@@ -29,6 +29,7 @@ def explanation(decision: Decision) -> dict[str, Any]:
                     "any": candidate.any_tokens,
                 },
                 "speculative_tokens": candidate.speculative_tokens,
+                "coming_tokens": candidate.coming_tokens,
                 "credit": candidate.credit,
                 "waiting": candidate.waiting,
                 "running": candidate.running,

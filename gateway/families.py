@@ -175,6 +175,9 @@ class Families:
             f"{ns}_scorer_faults", "Placements for which a scorer failed and counted as neutral", ["scorer"], registry=r
         )
         self.pulls = Counter(f"{ns}_pulls", "Source choice by outcome", ["outcome"], registry=r)
+        self.joined_pulls = Counter(
+            f"{ns}_joined_pulls", "Named sources of requests that wait for another one's pull", ["source"], registry=r
+        )
         self.pulled_tokens = Counter(f"{ns}_pulled_tokens", "Tokens that a named source led by", ["source"], registry=r)
 
     def _of_refusals(self, ns: str) -> None:

@@ -6,7 +6,7 @@ may have chosen it, and what it costs is to be shown and held against what it th
 
 from __future__ import annotations
 
-from scorers import Candidate, Costs, PlacementRequest, alone_s, pullable_tokens, timed
+from scorers import Candidate, Costs, PlacementRequest, alone_s, pullable_tokens, pulling_seconds, timed
 
 
 def first_token_s(request: PlacementRequest, candidate: Candidate, source: Candidate | None) -> float:
@@ -16,13 +16,12 @@ def first_token_s(request: PlacementRequest, candidate: Candidate, source: Candi
         held = min(max(int(candidate.credit * candidate.any_tokens), candidate.speculative_tokens), tokens - 1)
         reach = min(pullable_tokens(source), tokens - 1) // request.block_size * request.block_size
         if reach > held:
-            return _pulling_s(request.costs or Costs(), candidate, tokens, source, reach, reach - held)
+            lead = max(0, reach - max(held, candidate.coming_tokens))
+            return _pulling_s(request.costs or Costs(), candidate, tokens, source, reach, lead)
     return alone_s(request, candidate)
 
 
 def _pulling_s(costs: Costs, candidate: Candidate, tokens: int, source: Candidate, reach: int, lead: int) -> float:
     work = timed(costs, candidate, tokens, (tokens - reach, tokens * tokens - reach * reach), source, lead)
     computing = sum(map(float.__mul__, costs.prefill(work.rank), work.computing))
-    if work.source is None or work.pulling is None:
-        return work.wait_s + computing
-    return work.wait_s + computing + sum(map(float.__mul__, costs.pull(work.source, work.rank), work.pulling))
+    return work.wait_s + computing + (pulling_seconds(costs, work) if lead else candidate.coming_s)

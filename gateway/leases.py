@@ -1,7 +1,4 @@
-"""What a request under way on a pod does to the pod's books: counts, breaker, audit, and what it is expected to hold.
-
-Pulls are counted in tokens. How many bytes a token is, only the engine knows, by its model and its cache's data type.
-"""
+"""What a request under way does to a pod's books: counts, breaker, audit, and what the pod is expected to hold."""
 
 from __future__ import annotations
 
@@ -11,66 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec import Struct
 
+from gateway.in_flight import InFlight
+from gateway.pull_lease import Pull, PullLease
 from index import Counted
-from scorers import Answer, Stopwatch, Timed
+from scorers import Answer, Timed
 
 if TYPE_CHECKING:
-    from gateway.admission.saturation import SincePoll
     from gateway.pods import Pod, PodTable
-
-
-class InFlight:
-    """What this gateway has under way on one rank. Each update is O(1).
-
-    `requests` count until their end. All else is of requests that have not answered: `unanswered`, how many; `tokens`
-    of their prompts that are to be computed; `square`, the sum of n² - h² over prompts of n tokens of which h are there
-    or pulled, with which the cost of their attention grows; `pulls`, how many of them pull `pulled_tokens` from peers;
-    `serving`, how many on other ranks pull `serving_tokens` from this one. `busy_since` is when `unanswered` last rose
-    from 0, and `answered_at` when the last first byte came; 0.0: never.
-
-    Of those whose first byte tells when their prompt was computed, and that do not pull, `in_line` have not answered;
-    `passed` counts those that were in line and are not any more.
-    """
-
-    __slots__ = (
-        "answered_at",
-        "busy_since",
-        "context",
-        "in_line",
-        "passed",
-        "pulled_tokens",
-        "pulls",
-        "requests",
-        "serving",
-        "serving_tokens",
-        "since_poll",
-        "square",
-        "stopwatch",
-        "tokens",
-        "unanswered",
-    )
-
-    def __init__(self) -> None:
-        self.requests = self.unanswered = 0
-        self.in_line = self.passed = 0
-        self.tokens = self.square = self.context = 0
-        self.pulls = self.pulled_tokens = 0
-        self.serving = self.serving_tokens = 0
-        self.busy_since = self.answered_at = 0.0
-        self.stopwatch = Stopwatch()
-        self.since_poll: SincePoll | None = None  # while requests may have to wait for it
-
-    def progress_s(self, now: float) -> float:
-        """Seconds for which the first of those that have not answered has been computed."""
-        since, answered = self.busy_since, self.answered_at
-        return now - (answered if answered > since else since)  # noqa: FURB136 - for speed
-
-
-class Pull(NamedTuple):
-    """The books of the rank that a request pulls from, and the tokens that it pulls."""
-
-    source: InFlight
-    tokens: int
 
 
 class Predicted(Struct, frozen=True):
@@ -118,7 +62,6 @@ class Lease:
         "_expected",
         "_pod",
         "_pull",
-        "_pulled",
         "_sent",
         "_since_poll",
         "_square",
@@ -152,10 +95,13 @@ class Lease:
         self._answered = False
         self._ended = False
         self._answering: _Answering | None = None
-        self._expectation = table.expected.placed(pod.publishers[rank], prompts) if prompts else None
+        self._expectation = self._pull = None
+        if pull is not None:
+            self._pull = PullLease(table, pod, rank, prompts, pull)
+        elif prompts:
+            self._expectation = table.expected.placed(pod.publishers[rank], prompts)
         self._counts = pod.in_flight[rank]
-        self._tokens, self._square, self._pull = tokens, square, pull
-        self._pulled = False
+        self._tokens, self._square = tokens, square
         self._take(now)
 
     def first_byte(self, *, computed: bool = True) -> None:
@@ -205,17 +151,12 @@ class Lease:
 
     def pull_is_over(self) -> None:
         """Nothing is pulled for it any more, whether it has answered or not. Idempotent."""
-        counts, pull = self._counts, self._pull
-        if pull is not None and not self._pulled:
-            self._pulled = True
-            counts.pulls -= 1
-            counts.pulled_tokens -= pull.tokens
-            pull.source.serving -= 1
-            pull.source.serving_tokens -= pull.tokens
+        if self._pull is not None:
+            self._pull.over()
 
     def _take(self, now: float) -> None:
         self._unanswered = True
-        counts, pull = self._counts, self._pull
+        counts = self._counts
         self._since_poll = counts.since_poll
         if self._since_poll is not None:
             self._since_poll.sent()
@@ -225,12 +166,7 @@ class Lease:
         counts.unanswered += 1
         counts.tokens += self._tokens
         counts.square += self._square
-        if pull is not None:
-            counts.pulls += 1
-            counts.pulled_tokens += pull.tokens
-            pull.source.serving += 1
-            pull.source.serving_tokens += pull.tokens
-        elif self._timed is not None:
+        if self._pull is None and self._timed is not None:
             counts.in_line += 1
 
     def _release(self, *, computed: bool) -> None:
@@ -243,7 +179,7 @@ class Lease:
         counts.tokens -= self._tokens
         counts.square -= self._square
         if pull is not None:
-            self.pull_is_over()
+            pull.ended(computed=computed)
         elif self._timed is not None:
             counts.in_line -= 1
             counts.passed += 1
@@ -254,10 +190,18 @@ class Lease:
             if pull is None:  # else it may have answered while another one is computed
                 counts.answered_at = now
             if self._timed is not None:
-                counts.stopwatch.answered(self._table.costs, self._timed, self._sent, now=now)
-                counts.context += self._timed.context
-                self._answering = _Answering.now(counts, now)
+                self._tell(self._timed, now)
             if expectation is not None:
                 self._table.expected.answered(expectation, now)
         elif expectation is not None:
             self._table.expected.dropped(expectation)
+
+    def _tell(self, timed: Timed, now: float) -> None:
+        """Its first token has come, and tells of costs; from now on it is answered."""
+        counts = self._counts
+        alone = not counts.unanswered
+        if self._pull is not None:
+            timed = self._pull.as_it_was(timed)
+        counts.stopwatch.answered(self._table.costs, timed, self._sent, now=now, alone=alone)
+        counts.context += timed.context
+        self._answering = _Answering.now(counts, now)

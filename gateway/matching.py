@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gateway.pods import Pod
+from gateway.pods import Pod, PodTable
 from gateway.tokens import Prompt
-from index import Cached, Expected, Publisher, RadixIndex
+from index import Arrival, Cached, Publisher, RadixIndex
 
 _DEFAULT_BLOCK_SIZE = 16  # vLLM's own; where nothing is indexed yet, only what is expected depends on it
 _UNKNOWN_SIZES = (_DEFAULT_BLOCK_SIZE,)
 _NOTHING = Cached(0, 0, 0)
 _NOBODY: Mapping[Publisher, int] = {}
+_NOTHING_COMES: Mapping[Publisher, Arrival] = {}
 
 
 class Outlook(Struct, frozen=True):
@@ -40,10 +41,16 @@ class _Sequence(Struct, frozen=True):
 
 
 class Matched:
-    """Tokens per publisher, summed over a request's sequences: `cached`, and `speculative`, which is unconfirmed."""
+    """Tokens per publisher, summed over a request's sequences: `cached`, and `speculative`, which is unconfirmed.
 
-    def __init__(self, block_size: int, found: list[_Sequence]) -> None:
+    `coming`: what is being pulled of its only sequence.
+    """
+
+    def __init__(
+        self, block_size: int, found: list[_Sequence], coming: Mapping[Publisher, Arrival] = _NOTHING_COMES
+    ) -> None:
         self.block_size = block_size
+        self.coming = coming
         self._found = found
         if len(found) == 1:
             self.cached, self.speculative = found[0].cached, found[0].speculative
@@ -87,7 +94,7 @@ def match(
     pods: Sequence[Pod],
     *,
     index: RadixIndex,
-    expected: Expected,
+    table: PodTable,
     now: float,
 ) -> Matched:
     """What each publisher holds of the sequences, and is expected to, in each block size that the model's blocks have.
@@ -95,6 +102,7 @@ def match(
     O(tokens) for a prompt that comes for the first time, then as `RadixIndex.match` and `Expected.match`.
     """
     sizes, block_size = _sizes(model, pods, index)
+    expected, coming = table.expected, table.coming
     found: list[_Sequence] = []
     for tokens in prompt.sequences:
         keys = [(name, {size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
@@ -109,6 +117,9 @@ def match(
             if expected:
                 speculative = _added([expected.match(each, now) for _, each in keys])
         found.append(_Sequence(len(tokens), keys, cached, speculative))
+    if coming and len(found) == 1:
+        arrivals = [coming.match(each) for _, each in found[0].keys]
+        return Matched(block_size, found, {key: value for each in arrivals for key, value in each.items()})
     return Matched(block_size, found)
 
 

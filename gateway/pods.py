@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from config.schema import Breaker as BreakerConfig
 from config.schema import PodConfig
 from gateway.agreement import Agreement
 from gateway.breaker import Breaker
-from gateway.leases import InFlight, Lease, Pull
+from gateway.in_flight import InFlight
+from gateway.leases import Lease
 from gateway.pairs import Pairs
 from gateway.progress import Progress, Work
-from index import Audit, Cached, Counted, Expected, Publisher, Trust, Turnover
+from gateway.pull_lease import Pull
+from index import Arrival, Audit, Cached, Coming, Counted, Expected, Publisher, Trust, Turnover
 from index import Sequence as SequenceNumbers
 from index.audit import Verdict
 from scorers import AdapterState, Candidate, Costs
@@ -60,6 +63,7 @@ _UNKNOWN_LOADS: Mapping[int, Load] = {}
 _NO_WORK = Work()
 _TIERED = True
 _NOTHING_EXPECTED: Mapping[Publisher, int] = {}
+_NOTHING_COMES: Mapping[Publisher, Arrival] = {}
 
 
 class Model(NamedTuple):
@@ -248,6 +252,7 @@ class PodTable:
         self.pairs = Pairs()
         self.costs = Costs()
         self.expected = Expected()
+        self.coming = Coming()
         self.clock = clock
         self.changed: Callable[[Pod], None] = _told_nobody
         self.reconfigure(pods, max_load_age=max_load_age, max_requests=max_requests)
@@ -335,8 +340,9 @@ class PodTable:
         cached: Mapping[Publisher, Cached],
         speculative: Mapping[Publisher, int] = _NOTHING_EXPECTED,
         now: float | None = None,
+        coming: Mapping[Publisher, Arrival] = _NOTHING_COMES,
     ) -> list[Candidate]:
-        """One candidate per rank; `speculative` are the tokens expected there. O(ranks)."""
+        """One candidate per rank; `speculative`: tokens that are expected there, `coming`: being pulled. O(ranks)."""
         now = self.clock() if now is None else now
         oldest = now - self._max_load_age
         found: list[Candidate] = []
@@ -372,10 +378,14 @@ class PodTable:
                         counts.pulled_tokens,
                         counts.serving,
                         counts.serving_tokens,
+                        counts.awaited,
                         stream.turnover.share,
                     )
                 )
-        return found
+        if not coming:
+            return found
+        publishers = [pod.publishers[rank] for pod in pods for rank in pod.ranks]
+        return [_with(each, coming.get(publisher), now) for publisher, each in zip(publishers, found, strict=True)]
 
     def leased(
         self,
@@ -412,3 +422,11 @@ class PodTable:
 
 def _told_nobody(_: Pod) -> None:
     pass
+
+
+def _with(candidate: Candidate, arrival: Arrival | None, now: float) -> Candidate:
+    """A candidate to which something comes. What is late is expected to take as long again as it is."""
+    if arrival is None:
+        return candidate
+    tokens, due, (pod, rank) = arrival
+    return replace(candidate, coming_tokens=tokens, coming_s=abs(due - now), coming_from=pod, coming_rank=rank)

@@ -74,7 +74,8 @@ class Guard:
         pod, counts = self._decision.pod, self._counts
         load = pod.load.get(self._decision.chosen.rank, _NOTHING_SAID)
         ahead = max(0, self._before - counts.passed)
-        return Seen(ahead, counts.pulls, self._step_s(), pod.load_at, load.waiting, load.running, load.deferred)
+        pulls = counts.pulls + counts.joined
+        return Seen(ahead, pulls, self._step_s(), pod.load_at, load.waiting, load.running, load.deferred)
 
     def _step_s(self) -> float:
         """What the engine takes for as much of the others' prompts as fits into one step."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from config.schema import join_address
-from gateway.leases import InFlight
+from gateway.in_flight import InFlight
 from gateway.metrics import TIER_NAMES
 from gateway.pods import Model, Pod, PodTable
 from index import Publisher, RadixIndex
@@ -53,6 +53,7 @@ def pod_row(pod: Pod, pods: PodTable, index: RadixIndex) -> dict[str, Any]:
                 "in_flight_tokens": counts.tokens,
                 "pulls": counts.pulls,
                 "pulled_tokens": counts.pulled_tokens,
+                "joined": counts.joined,
                 "serving": counts.serving,
                 "serving_tokens": counts.serving_tokens,
                 "last_event_age": None
@@ -140,6 +141,7 @@ _COUNTED = (
     "in_flight_tokens",
     "pulls",
     "pulled_tokens",
+    "joined",
     "serving",
     "serving_tokens",
 )

@@ -2,6 +2,7 @@
 
 from index.audit import Audit, Counted
 from index.block_hash import Media, block_keys, media_extras, root_key, salt_extra
+from index.coming import Arrival, Coming, Pulled
 from index.events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, DecodeError, Event, Tier, decode_batch
 from index.expected import Expectation, Expected
 from index.holdings import Publisher
@@ -16,11 +17,13 @@ __all__ = [
     "Action",
     "AllBlocksCleared",
     "Applied",
+    "Arrival",
     "Audit",
     "Batch",
     "BlockRemoved",
     "BlockStored",
     "Cached",
+    "Coming",
     "Counted",
     "Decision",
     "DecodeError",
@@ -31,6 +34,7 @@ __all__ = [
     "Loader",
     "Media",
     "Publisher",
+    "Pulled",
     "RadixIndex",
     "Sequence",
     "SnapshotError",

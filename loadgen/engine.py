@@ -9,6 +9,7 @@ from collections.abc import Sequence as Run
 
 from loadgen.cache import Block
 from loadgen.hashing import BlockHasher
+from loadgen.loads import Coming, Load
 from loadgen.profile import PodProfile
 from loadgen.publisher import Publisher
 from loadgen.pulls import Puller
@@ -36,8 +37,13 @@ class Engine:
         self.profile = profile
         self.hasher = hasher
         self.publisher = publisher
+        self._coming = Coming()
         self.scheduler = Scheduler(
-            profile, self._start_load, self_describing=self_describing, offload_prompt_only=offload_prompt_only
+            profile,
+            self._start_load,
+            coming=self._coming,
+            self_describing=self_describing,
+            offload_prompt_only=offload_prompt_only,
         )
         self._puller = puller
         self._tasks = tasks
@@ -133,29 +139,11 @@ class Engine:
         return seconds
 
     def _start_load(self, sequence: Sequence, hits: list[Block], restorable: int) -> None:
-        held = list(hits)
-        self.scheduler.gpu.use(held)
-        task = self._tasks.create_task(self._load(sequence, held, restorable))
+        load = Load(self.profile, self.scheduler, self._puller, self._coming, sequence, hits, restorable)
+        task = self._tasks.create_task(load.run())
         self._loads[sequence] = task
         # A callback, because a task that is cancelled before it starts never reaches a finally.
-        task.add_done_callback(lambda _: self._end_load(sequence, held))
-
-    async def _load(self, sequence: Sequence, held: list[Block], restorable: int) -> None:
-        """Bring blocks from the CPU tier and from the named peer, whose part may come to nothing."""
-        first = len(held)
-
-        def reserve(count: int) -> int:
-            count = min(count, self.scheduler.gpu.free)
-            held.extend(self.scheduler.allocate(count))
-            return count
-
-        restored = reserve(restorable)
-        wanted = sequence.hashes[first + restored :]
-        pulled = 0
-        if sequence.source is not None and wanted and restored == restorable:
-            pulled = await self._puller.pull(sequence.source, wanted, reserve)
-        await asyncio.sleep(self.profile.restore_s((restored + pulled) * self.profile.block_size))
-        self.scheduler.loaded(sequence, held, first, restored, pulled)
+        task.add_done_callback(lambda _: self._end_load(sequence, load.held))
 
     def _end_load(self, sequence: Sequence, held: list[Block]) -> None:
         del self._loads[sequence]

@@ -4,7 +4,7 @@ Three messages, each answered: *hello* says who the consumer takes the source fo
 this source it believes in (the source refuses whoever names it differently, runs another model or hashes otherwise),
 *lookup* asks how many of these blocks the source's CPU tier holds, from the first on, *fetch* moves so many. The source
 answers between its engine's steps, as vLLM 0.32 does, so a busy one is slow and a stalled one silent. However a pull
-fails, it is a miss: the consumer computes.
+fails, it is a miss: the consumer computes. `loadgen.loads` says who pulls what, and who waits for it.
 
 No bytes of KV travel: the source answers a fetch when both links would have carried them. A transfer goes at its equal
 share of the source's outgoing link or of the consumer's incoming one, whichever is less; what it leaves unused of the
@@ -92,9 +92,9 @@ class Puller:
         self._sessions: dict[tuple[str, str], str] = {}
 
     async def pull(self, source: KvSource, hashes: Run[bytes], reserve: Callable[[int], int]) -> int:
-        """Move the longest prefix of ``hashes`` that the source holds; return its length, 0 for any failure.
+        """Move blocks of the longest prefix of ``hashes`` that the source holds; return how many, 0 for any failure.
 
-        ``reserve`` is told how many blocks will come and returns how many there is room for.
+        ``reserve`` is told how many blocks of it the source has and returns how many of them are to move.
         """
         try:
             return await self._pull(source, hashes, reserve)

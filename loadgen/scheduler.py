@@ -3,8 +3,8 @@
 A step shares its token budget among the running sequences in order (one token each to those that decode, a chunk to
 those that prefill), then admits from the waiting queue, first come first served. A sequence starts behind its longest
 cached prefix: GPU blocks, from there blocks of the CPU tier, from there a peer's. What must be loaded is loaded beside
-the steps; the sequence then rejoins the queue's front. Out of blocks, the youngest running sequence is put back and
-recomputed.
+the steps, or waited for there where it is on its way already; the sequence then rejoins the queue's front. Out of
+blocks, the youngest running sequence is put back and recomputed.
 
 The last token is always computed, because it gives the next one. So GPU blocks are looked for only before it. A load,
 however, goes on over all full blocks, as in vLLM 0.32: a prompt that it completes counts as cached to its end, although
@@ -15,7 +15,7 @@ computed, and is announced with its step's batch. There is no clock and no I/O h
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from loadgen.cache import Block, CpuTier, GpuTier
@@ -35,7 +35,8 @@ class Scheduler:
     """``plan`` a step, let its time pass, ``complete`` it, ``take_events``.
 
     ``load`` is called with each sequence whose blocks are to be loaded, and the GPU blocks and CPU blocks it hits
-    already; the sequence comes back through ``loaded``.
+    already; the sequence comes back through ``loaded``. ``coming`` are the hashes of blocks that are on their way, for
+    which it is called, too.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Scheduler:
         profile: PodProfile,
         load: Callable[[Sequence, list[Block], int], None],
         *,
+        coming: Container[bytes] = (),
         self_describing: bool = True,
         offload_prompt_only: bool = False,
     ) -> None:
@@ -54,6 +56,7 @@ class Scheduler:
         self.counts: Counter[str] = Counter()
         self._profile = profile
         self._load = load
+        self._coming = coming
         self._self_describing = self_describing
         self._offload_prompt_only = offload_prompt_only
         self._events: list[Event] = []
@@ -147,8 +150,8 @@ class Scheduler:
     def _starts_loading(self, sequence: Sequence, hits: list[Block]) -> bool:
         wanted = sequence.hashes[len(hits) :]
         restorable = self.cpu.match(wanted)
-        pullable = sequence.source is not None and restorable < len(wanted)
-        if not restorable and not pullable:
+        missing = restorable < len(wanted)
+        if not restorable and not (missing and (sequence.source is not None or wanted[0] in self._coming)):
             return False
         self.waiting.popleft()
         self.loading.add(sequence)

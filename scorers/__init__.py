@@ -33,7 +33,7 @@ from scorers.topology_affinity import TopologyAffinity
 from scorers.ttft import Forecast
 from scorers.utilization import UtilizationFilter
 from scorers.weighted_random import WeightedRandom
-from scorers.work import alone_s, timed
+from scorers.work import alone_s, pulling_seconds, timed
 
 __all__ = [
     "ActiveRequests",
@@ -92,6 +92,7 @@ __all__ = [
     "is_cold",
     "place",
     "pullable_tokens",
+    "pulling_seconds",
     "sample_source",
     "timed",
 ]

@@ -84,6 +84,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Requests on other ranks that pull from this one, and have not answered yet."""
     serving_tokens: int = 0
     """Tokens that these pull."""
+    awaited: int = 0
+    """Requests on other ranks that wait for what is pulled from this one, those that pull it and those that joined."""
     turnover: float = 0.0
     """Share of the blocks that come to the rank's tiers for which others fall out of them, 0 … 1."""
     role: Role = "both"
@@ -101,6 +103,14 @@ class Candidate(msgspec.Struct, frozen=True):
     """Where the request's adapter stands on the pod at the last poll; None: unknown, or the model is no adapter."""
     expected_ttft: float | None = None
     """Seconds until the request's first token if it is placed here; None: unknown."""
+    coming_tokens: int = 0
+    """Tokens of the prompt that a pull under way brings here: who wants these, too, waits for it, and moves nothing."""
+    coming_s: float = 0.0
+    """Seconds until they are expected here."""
+    coming_from: str | None = None
+    """URL of the pod that they come from."""
+    coming_rank: int = 0
+    """Its rank that they come from."""
 
 
 class Barred(msgspec.Struct, frozen=True):

@@ -172,7 +172,7 @@ class Costs:
 
     def __init__(self, priors: Priors | None = None) -> None:
         self._priors = priors = priors or Priors()
-        self._prefill = Fit(priors.prefill, _COMPUTED)
+        self._prefill = Fit(priors.prefill, _COMPUTED, one_scale=True)
         self._pull = Fit(priors.pull, _PULLED)
         self._answer = Fit(priors.answer, _ANSWERED)
         self._ranks: dict[Rank, Fit[Prefill]] = {}
@@ -226,7 +226,7 @@ class Costs:
         """A rank has computed something in so many seconds; `terms` are the factors beside each coefficient."""
         fit = self._ranks.get(rank)
         if fit is None:
-            fit = self._ranks[rank] = Fit(self._prefill, _COMPUTED)
+            fit = self._ranks[rank] = Fit(self._prefill, _COMPUTED, one_scale=True)
         self._prefill.observe(terms, seconds, now)
         fit.observe(terms, seconds, now)
         if self._noted is not None:
@@ -378,7 +378,7 @@ class Costs:
             if told is None:
                 self._ranks.pop(rank, None)
             else:
-                self._ranks.setdefault(rank, Fit(self._prefill, _COMPUTED)).become(told)
+                self._ranks.setdefault(rank, Fit(self._prefill, _COMPUTED, one_scale=True)).become(told)
         for source, consumer, met, told in changed.links:
             if told is None:
                 self._links.get(source, {}).pop(consumer, None)
@@ -391,7 +391,7 @@ class Costs:
         for name, fit in (("prefill", self._prefill), ("pull", self._pull), ("answer", self._answer)):
             fit.restore(Kept(*kept[name]).coefficients)
         for rank, state in kept["ranks"]:
-            fit_of_rank = self._ranks[_rank(*rank)] = Fit(self._prefill, _COMPUTED)
+            fit_of_rank = self._ranks[_rank(*rank)] = Fit(self._prefill, _COMPUTED, one_scale=True)
             fit_of_rank.restore(Kept(*state).coefficients)
         for (source, consumer), state in kept["pairs"]:
             self._link(_rank(*source), _rank(*consumer)).fit.restore(Kept(*state).coefficients)

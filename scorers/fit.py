@@ -19,7 +19,8 @@ added to both, seconds and model, before they are held against each other.
 
 The prior is worth `_PRIOR_WEIGHT` of a sample, of each coefficient in units of the prior, or of itself where that is
 more: an engine may take a hundred times what was believed. It decides what samples leave open: how much of equally long
-prompts is fixed and how much per token cannot be told from them.
+prompts is fixed and how much per token cannot be told from them. In a model of `one_scale` the units are the prior
+times a factor s, the best there is, and s is worth as much in units of 1: a long prompt tells of short ones, too.
 
 Source: weighted recursive least squares with exponential forgetting; Huber's weights, with a median by stochastic
 approximation as their scale; Gaussian elimination, again without the lowest term as long as that is below 0. Pure: time
@@ -76,6 +77,8 @@ class Exact(NamedTuple):
 class Fit(Generic[Terms]):
     """One model. `prior` gives the coefficients before the first sample, each > 0; a fit may be another one's prior.
 
+    `one_scale`: what a prior is off by is rather one factor than several, as where all terms are one engine's work.
+
     `memory`: samples, the more the steadier and the slower to follow. Memory and time per sample: the square of the
     number of terms. Raises ValueError for a prior that is none.
     """
@@ -84,6 +87,7 @@ class Fit(Generic[Terms]):
         "_at",
         "_kept",
         "_memory",
+        "_one_scale",
         "_prior",
         "_products",
         "_sums",
@@ -93,13 +97,14 @@ class Fit(Generic[Terms]):
         "least",
     )
 
-    def __init__(self, prior: "Terms | Fit[Terms]", memory: int) -> None:
+    def __init__(self, prior: "Terms | Fit[Terms]", memory: int, *, one_scale: bool = False) -> None:
         if not isinstance(prior, Fit) and not all(0 < each <= _MOST_S for each in prior):
             raise ValueError(f"coefficients > 0 are needed, not {prior}")
         self._prior = prior
         self.coefficients: Terms = self._usual()
         self.least: tuple[float, ...] = prior.least if isinstance(prior, Fit) else tuple(_LEAST * x for x in prior)
         """What counts as a usual coefficient at least."""
+        self._one_scale = one_scale
         self._memory = memory
         self._kept = 1.0 - 1.0 / memory
         terms = len(self.coefficients)
@@ -175,11 +180,17 @@ class Fit(Generic[Terms]):
     def _solve(self) -> None:
         priors = list(map(max, self._usual(), self.least))
         units = [min(_MOST_S, max(pair)) for pair in zip(priors, self.coefficients, strict=True)]
-        ridges = [_PRIOR_WEIGHT / unit**2 for unit in units]
-        rows = [
-            [products[0] + ridge, *products[1:], total + ridge * prior]
-            for products, total, ridge, prior in zip(self._products, self._sums, ridges, priors, strict=True)
-        ]
+        shares = [prior / unit for prior, unit in zip(priors, units, strict=True)]
+        whole = 1.0 + _product(shares, shares) if self._one_scale else 1.0
+        ridges, rows = [_PRIOR_WEIGHT / (whole * unit**2) for unit in units], []
+        for row, (products, total, unit) in enumerate(zip(self._products, self._sums, units, strict=True)):
+            pull = _PRIOR_WEIGHT * shares[row] / (whole * unit)
+            equation = [*products, total + pull]
+            equation[0] += _PRIOR_WEIGHT / unit**2
+            if self._one_scale:
+                for other in range(row, len(units)):
+                    equation[other - row] -= pull * shares[other] / units[other]
+            rows.append(equation)
         found = _solution([*map(list, rows)], ridges)
         if min(found) < 0.0:
             found = _not_below_0(rows, ridges, units, found)

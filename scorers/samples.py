@@ -28,7 +28,7 @@ _MOST_WAIT: Final = 0.5
 
 
 class Timed(NamedTuple):
-    """What a placed request makes a rank do, as terms of its costs; `pulling` where it has a source.
+    """What a placed request makes a rank do, as terms of its costs; `pulling` where it has a source, and moves blocks.
 
     `context`: tokens of the prompt, behind which its answer decodes. `wait_s`: until what is before it is computed.
     """
@@ -50,9 +50,11 @@ class Stopwatch:
         self._began = self._last = 0.0
         self._terms: Prefill | None = None
 
-    def answered(self, costs: Costs, work: Timed, sent: float, *, now: float) -> None:
-        """A request's first token has come."""
-        if work.source is not None and work.pulling is not None:
+    def answered(self, costs: Costs, work: Timed, sent: float, *, now: float, alone: bool = False) -> None:
+        """A request's first token has come; `alone`: no other can come with it."""
+        if work.source is not None:
+            if work.pulling is None:
+                return
             price, computing = costs.prefill(work.rank), work.computing
             rest = price.seconds(computing.token, computing.square) + price.decode * computing.decode
             beside = rest + work.wait_s
@@ -66,6 +68,9 @@ class Stopwatch:
             self._told(costs, work.rank)
             self._began, self._terms = max(sent, self._last), work.computing
         self._last = now
+        if alone:
+            self._told(costs, work.rank)
+            self._terms = None
 
     def _told(self, costs: Costs, rank: Rank) -> None:
         if self._terms is not None and self._last > self._began:

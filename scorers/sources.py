@@ -50,7 +50,7 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not holders_of(request.pull_floor or request.block_size, candidates):  # as in a fleet without a CPU tier
             return _alone(request, candidates, chosen)
         forecast = Forecast(request, candidates, self.foresight, self.patience, [chosen])
-        if not forecast.offers:
+        if not (forecast.offers or chosen.coming_tokens):
             return _alone(request, candidates, chosen)
         expected = forecast.of(chosen)
         if expected.source is not None:

@@ -5,17 +5,19 @@ For a candidate d that holds h of n prompt tokens, alone or with a source s that
     wait    = prefill of what d has not answered yet, less what the first of it has had already
     compute = prefill(n - h, n² - h²)
     pull    = pull((H - h) · share, step) + compute of n - H      share: pulls on the busier of both links, this one too
-    seconds = wait + min(compute, cheapest pull)
+    joined  = what a pull takes that is under way to d + compute of what that does not bring
+    seconds = wait + min(compute, cheapest pull), or where such a pull is, min(compute, joined)
 
     price   = seconds
             + caution · pull - relief · (unanswered · wait ÷ (1 + serving)²) of s     a pull's risk, and its use
-            + computing · (thrift + foresight · unanswered + patience · decoding)     what computing holds up on d
+            + computing · (thrift + foresight · (unanswered + awaited) + patience · decoding)   what it holds up on d
             + compute · turnover                                                      what falls out of d's caches
             + patience · (answer + decoding ÷ 2 · slowing), less the least of all     what decoding here costs
 
 The price is what is compared, because the soonest first token for one is not the soonest for all. A second of computing
-is a second for those that come to d while it lasts, about as many as are `unanswered` there now, and for those that
-decode there, whose steps it stretches. One more answer slows the other answers by what the fleet's have shown, for half
+is a second for those that come to d while it lasts, about as many as are `unanswered` there now, for those that wait
+elsewhere for what is pulled from d, which answers between steps, and for those that decode there, whose steps it
+stretches. One more answer slows the other answers by what the fleet's have shown, for half
 of their length on average. Where caches are full, what comes takes the place of what somebody will want again, whether
 it is computed or pulled: it is taken to be worth what computing it costs, in the share in which blocks are replaced.
 Even an idle pod with room does not compute for nothing what is elsewhere: `thrift`.
@@ -23,7 +25,9 @@ Even an idle pod with room does not compute for nothing what is elsewhere: `thri
 A pull keeps two pods busy and may take longer than expected, so to make one its seconds count for more: `caution`. And
 it leaves another copy. Where many wait at the source for the same prompt's beginning, as many may come after them, and
 find less of a queue at both: `relief` of what those wait now, less where others fetch a copy already, and never more
-than what pulling costs.
+than what pulling costs. An engine moves blocks once, so who comes to a pod after a pull waits for it, and that costs no
+link anything. To even out answers is no reason to pull what nobody else wants: it counts as answered where that costs
+more, at d or s.
 
 `patience` is what a second of somebody's answer is worth beside one before a first token. It is small, and still what
 spreads one hot prefix over pods before the pod that holds it is slow.
@@ -60,7 +64,7 @@ _OFFERS: Final = 4
 _MOST_TRIED: Final = 0.5
 
 _CAUTION: Final = 0.5
-_RELIEF: Final = 0.2
+_RELIEF: Final = 1.0
 
 _MOST_HELD_UP: Final = 12
 """Unanswered requests that count: a queue that is longer says that work is short of pods, not where it should go."""
@@ -112,6 +116,7 @@ class Forecast:
 
     __slots__ = (
         "_barred",
+        "_candidates",
         "_costs",
         "_floor",
         "_foresight",
@@ -121,6 +126,8 @@ class Forecast:
         "_now",
         "_offers",
         "_patience",
+        "_pulls",
+        "_size",
         "_tokens",
     )
 
@@ -132,12 +139,14 @@ class Forecast:
         patience: float,
         consumers: Sequence[Candidate] | None = None,
     ) -> None:
+        self._candidates = candidates
         self._tokens = tokens = request.prompt_tokens or 0
         self._most = tokens - 1 if tokens else 0
         self._costs = request.costs or Costs()
         self._now = request.now
         self._floor = request.pull_floor or request.block_size
         self._foresight, self._patience = foresight, patience
+        self._pulls, self._size = request.pulls, request.block_size
         self._offers = self._best_offers(request, candidates, consumers or candidates) if request.pulls else []
         self._hosts, self._longest = _NO_HOSTS, 0
         if self._offers:
@@ -206,7 +215,7 @@ class Forecast:
             wait, slowed = wait_seconds(candidate, prefill), for_unanswered * unanswered
             seconds = fixed + token * (tokens - held) + quadratic * (square - held * held)
             held_up = unanswered if unanswered < _MOST_HELD_UP else _MOST_HELD_UP  # noqa: FURB136 - for speed
-            worth = _WORTH + foresight * held_up
+            worth = _WORTH + foresight * (held_up + candidate.awaited)
             if decoding := decoding_requests(candidate):
                 wait += decode * decoding
                 worth += patience * decoding
@@ -215,10 +224,16 @@ class Forecast:
                 slowed += for_context * context
             filling = candidate.turnover * seconds  # whoever brings the blocks there
             price = worth * seconds
-            if held <= reach:
+            if candidate.coming_tokens >= held + self._floor and self._pulls:  # a pull of its own would move nothing
+                seconds, price, source = self._joined(candidate, held, worth, (seconds, price, None))
+            elif held <= reach:
                 seconds, price, source = self._cheapest(candidate, rank, held, worth, seconds, self._offers)
             if slowed < least:  # noqa: PLR1730 - for speed
                 least = slowed
+            if source is not None and source.speculative_tokens < held + self._floor:
+                # To even out answers is no reason to pull what nobody else wants.
+                there = for_unanswered * source.in_flight_unanswered + for_context * source.in_flight_context
+                slowed = max(slowed, for_decoding * decoding_requests(source) + there)
             found.append((wait + seconds, wait + price + filling + slowed, source))
         return found, least
 
@@ -247,6 +262,29 @@ class Forecast:
                 seconds, least_s, best = pulling + rest, pulling + worth * rest, source
                 price = least_s + max(_CAUTION * pulling - relief_s, -pulling)
         return seconds, price, best
+
+    def _joined(
+        self, candidate: Candidate, held: int, worth: float, alone: tuple[float, float, None]
+    ) -> tuple[float, float, Candidate | None]:
+        """As `_cheapest`, if it waits for what comes there anyway; or `alone`, which is cheaper. O(candidates)."""
+        source = self._origin(candidate)
+        if source is None or same_engine(source, candidate) or self._bars(source, candidate):
+            return alone
+        tokens, had = self._tokens, min(candidate.coming_tokens, pullable_tokens(source), self._most)
+        had = had // self._size * self._size
+        if had < held + self._floor:
+            return alone
+        prefill = self._costs.prefill((candidate.pod, candidate.rank))
+        rest = prefill.seconds(tokens - had, tokens * tokens - had * had)
+        price = candidate.coming_s + worth * rest
+        return (candidate.coming_s + rest, price, source) if price < alone[1] else alone
+
+    def _origin(self, candidate: Candidate) -> Candidate | None:
+        """Where what comes to it comes from, if that is among the candidates. O(candidates)."""
+        for each in self._candidates:
+            if each.pod == candidate.coming_from and each.rank == candidate.coming_rank:
+                return each
+        return None
 
     def _bars(self, source: Candidate, consumer: Candidate) -> bool:
         return self._barred is not None and self._barred.bars(source, consumer)

@@ -27,16 +27,26 @@ def timed(
 ) -> Timed:
     """What a request makes `consumer` do, to be timed. O(1).
 
-    `context` is the prompt's length, `computing` are m and n² - h², `lead` is what it pulls.
+    `context` is the prompt's length, `computing` are m and n² - h², `lead` is what it pulls; 0: it waits for what
+    another one pulls, from which nothing follows for the costs.
     """
     rank = consumer.pod, consumer.rank
     terms = Prefill(1.0, float(computing[0]), float(computing[1]), float(decoding_requests(consumer)))
     if source is None:
         return Timed(rank, context, terms)
-    peer = source.pod, source.rank
+    peer, wait_s = (source.pod, source.rank), wait_seconds(consumer, costs.prefill(rank))
+    if lead <= 0:
+        return Timed(rank, context, terms, peer, None, wait_s)
     step_s = step_seconds(source, costs.prefill(peer))
     pulling = Pull(1.0, float(lead * link_share(source, consumer)), step_s, 0.0 if costs.met(peer, rank) else 1.0)
-    return Timed(rank, context, terms, peer, pulling, wait_seconds(consumer, costs.prefill(rank)))
+    return Timed(rank, context, terms, peer, pulling, wait_s)
+
+
+def pulling_seconds(costs: Costs, work: Timed) -> float:
+    """What of this is the pull. O(1)."""
+    if work.source is None or work.pulling is None:
+        return 0.0
+    return costs.pull(work.source, work.rank).seconds(work.pulling.token, work.pulling.step, met=not work.pulling.setup)
 
 
 def held_tokens(candidate: Candidate, most: int) -> int:

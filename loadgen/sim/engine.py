@@ -28,7 +28,8 @@ from loadgen.sim.timing import Chunk, Timing
 
 class Engine:
     """`publish` gets events and in how many seconds they are told; `load` gets sequences that have blocks to load, with
-    how many the CPU tier has of them, and they return by `rejoin`, not before it has returned.
+    how many the CPU tier has of them, and they return by `rejoin`, not before it has returned; `coming` tells whether
+    a block of a sequence, by its place in it, is on its way for another one, which is something to load, too.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Engine:
         timing: Timing,
         publish: Callable[[list[Event], float], None],
         load: Callable[[Sequence, int], None],
+        coming: Callable[[Sequence, int], bool],
     ) -> None:
         self.memory = Memory(profile)
         self.preemptions = 0
@@ -47,6 +49,7 @@ class Engine:
         self._timing = timing
         self._publish = publish
         self._load = load
+        self._coming = coming
         self._waiting: deque[Sequence] = deque()
         self._loaded: deque[Sequence] = deque()  # they hold the blocks of their prompts, and are admitted first
         self._loading: dict[Sequence, None] = {}
@@ -85,15 +88,16 @@ class Engine:
         self._waiting.append(sequence)
         self._attend()
 
-    def rejoin(self, sequence: Sequence) -> None:
-        """What could be loaded is here."""
-        self._loading.pop(sequence, None)
-        if sequence.over:
-            self.memory.free(sequence)
-        else:
-            sequence.loaded = True
-            sequence.source = None
-            self._loaded.append(sequence)
+    def rejoin(self, sequences: Run[Sequence]) -> None:
+        """What could be loaded for them is here."""
+        for sequence in sequences:
+            self._loading.pop(sequence, None)
+            if sequence.over:
+                self.memory.free(sequence)
+            else:
+                sequence.loaded = True
+                sequence.source = None
+                self._loaded.append(sequence)
         self._attend()
 
     def abort(self, sequence: Sequence) -> None:
@@ -106,6 +110,8 @@ class Engine:
         sequence.over = True
         if sequence in self._waiting:
             self._waiting.remove(sequence)
+        elif sequence in self._loading:
+            sequence.left()
         elif sequence in self._loaded or sequence in self._prefilling:
             (self._loaded if sequence in self._loaded else self._prefilling).remove(sequence)
             self.memory.free(sequence)
@@ -209,7 +215,8 @@ class Engine:
         hits = memory.gpu.held(sequence.keys, 0, sequence.landed_end or (sequence.prompt - 1) // size)
         if not sequence.loaded and hits < full:
             restorable = memory.cpu.held(sequence.keys, hits, full)
-            if restorable or sequence.source is not None:
+            first = hits + restorable
+            if restorable or sequence.source is not None or (first < full and self._coming(sequence, first)):
                 if ceil(sequence.prompt / size) - hits > memory.room - memory.gpu.idle_among(sequence.keys, hits):
                     return None
                 queue.popleft()

@@ -114,6 +114,7 @@ class Fleet:
             self._timing,
             publish=feed.publish,
             load=lambda sequence, restorable: loader.load(engine, sequence, restorable),
+            coming=loader.brings,
         )
         pod = ModelledPod(number, role, entry, publisher, engine, loader, feed)
         self.pods[number] = pod

@@ -108,6 +108,12 @@ class Memory:
         sequence.landed_end = end if end > first else 0
         self._make_room()
 
+    def found_again(self, sequence: Sequence) -> int:
+        """Hold what is on the GPU by now; returns how many blocks the CPU tier has of those behind."""
+        size, keys = self._size, sequence.keys
+        self.hold(sequence, self.gpu.held(keys, 0, (sequence.prompt - 1) // size))
+        return self.cpu.held(keys, sequence.named, sequence.prompt // size)
+
     def offload_later(self, sequence: Sequence, full: int) -> None:
         """The first `full` blocks are computed, and reach the CPU tier by `offload`."""
         if full > sequence.offloaded:

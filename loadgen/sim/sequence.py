@@ -16,8 +16,8 @@ class Reused(NamedTuple):
 class Sequence:
     """A prompt and the answer it will get, whose `keys` are those of the full blocks of both.
 
-    `first` is called with its first token, `ended` with its last; neither once it was aborted. `source` is the number
-    of the pod to pull from.
+    `first` is called with its first token, `ended` with its last; neither once it was aborted. `left` is called where
+    it was while it loads. `source` is the number of the pod to pull from.
     """
 
     __slots__ = (
@@ -31,6 +31,7 @@ class Sequence:
         "landed",
         "landed_end",
         "last_step",
+        "left",
         "loaded",
         "named",
         "number",
@@ -38,6 +39,7 @@ class Sequence:
         "output",
         "over",
         "prompt",
+        "reach",
         "reused",
         "source",
         "tokens",
@@ -60,8 +62,10 @@ class Sequence:
         self.prompt = prompt  # tokens to compute before the next one comes; grows where a preempted one begins anew
         self.output = len(tokens) - prompt
         self.source = source
+        self.reach: int | None = None  # blocks that the source was found to have of it; None: nobody knows
         self.first = first
         self.ended = ended
+        self.left: Callable[[], None] = _nothing
         self.computed = 0
         self.named = 0  # blocks on the GPU under their keys
         self.blocks = 0  # blocks on the GPU, the last of which may have no key

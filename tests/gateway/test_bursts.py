@@ -14,8 +14,8 @@ from gateway.leases import Lease
 from gateway.openai import Peek
 from gateway.pods import Load, Model, Pod, PodTable
 from gateway.tokens import Prompt, TokenIds
-from index import RadixIndex
-from scorers import TokenLoad
+from index import BlockStored, RadixIndex, Tier
+from scorers import Costs, Priors, Pull, TokenLoad
 from tests.gateway.fleet import MODEL, SLOW, fleet, ids, text_body, until
 
 PREFIX = 4000
@@ -42,7 +42,8 @@ class Idle:
         for pod in self.pods:
             pod.joined({MODEL: Model(MODEL, MODEL)}, (0,), publishes=publishes)
             pod.load, pod.load_at = {0: Load(0, 0, 0.0)}, 1.0
-        self.decider = Decider(RadixIndex(), self.table, placement, P2P(), coordinate=Random(seed).random)
+        self.index = RadixIndex()
+        self.decider = Decider(self.index, self.table, placement, P2P(), coordinate=Random(seed).random)
         self.leases: list[Lease] = []
 
     def decide(self, *prompts: list[int]) -> Decision:
@@ -129,6 +130,48 @@ def test_what_is_expected_is_no_source() -> None:
     told = [idle.decide(member(1)) for _ in range(10)]
     assert {decision.source_reason for decision in told} == {"no-holder"}
     assert {decision.chosen.speculative_tokens for decision in told} == {0, PREFIX}
+
+
+class Held(Idle):
+    """The same three, of which the first holds the prefix in both tiers, and has much to compute; pulls are quick."""
+
+    def __init__(self, *, owner_tokens: int) -> None:
+        super().__init__(Placement())
+        self.table.costs = Costs(Priors(pull=Pull(0.01, 1e-6, 0.01, 0.01)))
+        blocks = PREFIX // 16
+        owner = self.pods[0].publishers[0]
+        self.index.add_publisher(owner, MODEL)
+        self.index.apply(
+            owner, [BlockStored(list(range(blocks)), None, ids(PREFIX), 16, tier) for tier in (Tier.GPU, Tier.CPU)]
+        )
+        self.leases.append(self.table.leased(self.pods[0], 0, owner_tokens, square=owner_tokens**2))
+
+
+def test_a_burst_on_what_a_busy_pod_holds_pulls_it_to_each_pod_once_and_waits_for_that() -> None:
+    held = Held(owner_tokens=200_000)
+    placed = [held.place(member(number)) for number in range(BURST)]
+    assert {each.source_reason for each in placed} == {"named"}
+    assert {each.source.pod for each in placed if each.source} == {held.pods[0].url}
+    moving = [each for each in placed if each.pulled_tokens]
+    assert len({each.pod.name for each in moving}) == len(moving) <= 2
+    assert {each.pulled_tokens for each in moving} == {PREFIX}
+    for pod in held.pods[1:]:
+        counts = pod.in_flight[0]
+        assert (counts.pulls, counts.pulls + counts.joined) == (1, counts.unanswered)
+    assert held.pods[0].in_flight[0].serving == len(moving)
+    assert {each.uncached_tokens for each in placed} == {100}
+    joined = next(each for each in placed if not each.pulled_tokens)
+    assert joined.chosen.coming_tokens == PREFIX
+    assert joined.predicted_s is not None
+    assert joined.predicted_s > joined.chosen.coming_s > 0
+
+
+def test_once_a_pull_is_there_it_comes_no_more_and_is_expected() -> None:
+    held = Held(owner_tokens=200_000)
+    first = held.place(member(0))
+    held.leases[-1].first_byte()
+    (there,) = [each for each in held.decide(member(1)).candidates if each.pod == first.pod.url]
+    assert (there.coming_tokens, there.speculative_tokens) == (0, PREFIX)
 
 
 def test_pods_that_tell_nothing_of_their_blocks_are_expected_to_hold_nothing() -> None:

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 
 from config.schema import Breaker, PodConfig
-from gateway.leases import InFlight, Lease, Pull
+from gateway.in_flight import InFlight
+from gateway.leases import Lease, Predicted
 from gateway.pods import Load, Model, Pod, PodTable
-from index import Cached, Publisher, block_keys, root_key
+from gateway.pull_lease import Pull
+from index import Arrival, Cached, Publisher, block_keys, root_key
 from index.expected import TTL_S
-from scorers import Candidate
+from scorers import Candidate, Prefill, Timed
+from scorers import Pull as PullTerms
 
 MODELS = {"base": Model("base", "base")}
 BLOCK = 16
@@ -37,6 +40,8 @@ class Books(NamedTuple):
     pulled_tokens: int = 0
     serving: int = 0
     serving_tokens: int = 0
+    joined: int = 0
+    awaited: int = 0
 
 
 def books(counts: InFlight) -> Books:
@@ -73,7 +78,7 @@ def test_a_pull_counts_on_both_sides_until_nothing_is_waited_for_and_once(how: s
     pulling = table.leased(consumer, 0, 50, square=9000, pull=Pull(source.in_flight[0], 2048))
     other = table.leased(source, 0, 7, square=49)
     assert books(consumer.in_flight[0]) == Books(1, 1, 50, 9000, 1, 2048)
-    assert books(source.in_flight[0]) == Books(1, 1, 7, 49, serving=1, serving_tokens=2048)
+    assert books(source.in_flight[0]) == Books(1, 1, 7, 49, serving=1, serving_tokens=2048, awaited=1)
     for _ in range(2):
         match how:
             case "first byte":
@@ -158,11 +163,94 @@ def test_nothing_is_expected_of_a_pod_that_left() -> None:
 
 def test_what_is_expected_is_a_column_of_its_own_and_no_confirmed_one() -> None:
     _, table, (pod, other) = fleet()
-    table.leased(pod, 0, 48, prompts=[prompt(1, 2, 3)], pull=Pull(other.in_flight[0], 32))
+    table.leased(pod, 0, 48, prompts=[prompt(1, 2, 3)])
+    table.leased(pod, 0, 16, prompts=[prompt(4, 5, 6)], pull=Pull(other.in_flight[0], 32))
     one, two = table.candidates([pod, other], {}, expected(table, prompt(1, 2)))
     assert (one.speculative_tokens, one.any_tokens, two.speculative_tokens) == (2 * BLOCK, 0, 0)
-    assert (one.in_flight_unanswered, one.pulls, one.pulled_tokens, one.serving) == (1, 1, 32, 0)
+    assert (one.in_flight_unanswered, one.pulls, one.pulled_tokens, one.serving) == (2, 1, 32, 0)
     assert (two.in_flight_unanswered, two.pulls, two.serving, two.serving_tokens) == (0, 0, 1, 32)
+
+
+def coming(table: PodTable, asked: "array[int]", *pods: Pod) -> list[Candidate]:
+    return table.candidates(pods, {}, {}, coming=table.coming.match({BLOCK: asked}))
+
+
+def test_what_a_request_pulls_is_on_its_way_until_its_first_byte_and_then_expected_there() -> None:
+    clock, table, (pod, other) = fleet()
+    arrival = Arrival(2 * BLOCK, clock.now + 3.0, (other.url, 0))
+    lease = table.leased(pod, 0, 16, prompts=[prompt(1, 2, 3)], pull=Pull(other.in_flight[0], 2 * BLOCK, arrival))
+    clock.now += 1.0
+    one, two = coming(table, prompt(1, 2, 9), pod, other)
+    assert (one.coming_tokens, one.coming_s, one.coming_from, one.coming_rank) == (2 * BLOCK, 2.0, other.url, 0)
+    assert (two.coming_tokens, two.coming_s, two.coming_from) == (0, 0.0, None)
+    assert coming(table, prompt(1, 9), pod)[0].coming_tokens == BLOCK
+    assert coming(table, prompt(9, 2), pod)[0].coming_tokens == 0
+    assert expected(table, prompt(1, 2, 3)) == {}
+    clock.now += 6.0  # what is late is expected to take as long again
+    assert coming(table, prompt(1, 2), pod)[0].coming_s == 4.0
+    lease.first_byte()
+    lease.close()
+    assert coming(table, prompt(1, 2), pod)[0].coming_tokens == 0
+    assert expected(table, prompt(1, 2, 3)) == {Publisher(pod.name, 0): 3 * BLOCK}
+    clock.now += TTL_S
+    assert expected(table, prompt(1, 2, 3)) == {}
+
+
+@pytest.mark.parametrize("how", ["abort", "failure", "refusal", "pod left"])
+def test_what_was_not_pulled_comes_no_more_and_is_not_expected(how: str) -> None:
+    clock, table, (pod, other) = fleet()
+    pull = Pull(other.in_flight[0], 2 * BLOCK, Arrival(2 * BLOCK, clock.now + 3.0, (other.url, 0)))
+    with table.leased(pod, 0, 16, prompts=[prompt(1, 2, 3)], pull=pull) as lease:
+        if how == "failure":
+            lease.failed(clock.now, suspect=True)
+        elif how == "refusal":
+            lease.first_byte(computed=False)
+        elif how == "pod left":
+            pod.left("gone")
+            table.forget(pod.name)
+            lease.first_byte()
+    assert not table.coming
+    assert expected(table, prompt(1, 2, 3)) == {}
+
+
+def test_a_pull_tells_of_as_many_tokens_as_its_links_carried_meanwhile() -> None:
+    """Four pull from one source at once, each placed without knowing of the next; then one of them alone."""
+    clock, table, (source, *consumers) = fleet(5)
+    told: list[float] = []
+    table.costs.pulled = lambda *told_of: told.append(told_of[2].token)  # type: ignore[method-assign]
+    peer = (source.url, 0)
+
+    def pulling(consumer: Pod) -> Lease:
+        work = Timed((consumer.url, 0), 64, Prefill(1.0, 16.0, 16.0), peer, PullTerms(1.0, 32.0, 0.0, 0.0))
+        pull = Pull(source.in_flight[0], 32)
+        return Lease(table, consumer, 0, 16, pull=pull, predicted=Predicted(None, work))
+
+    under_way = [pulling(consumer) for consumer in consumers]
+    clock.now += 1.0
+    for lease in under_way:
+        lease.first_byte()
+    assert told == [4 * 32.0] * 4
+    alone = pulling(consumers[0])
+    clock.now += 1.0
+    other = pulling(consumers[1])
+    clock.now += 1.0
+    alone.first_byte()
+    other.pull_is_over()
+    clock.now += 1.0
+    other.first_byte()
+    assert told[4:] == [1.5 * 32.0, 2.0 * 32.0]
+
+
+def test_who_waits_for_what_another_one_pulls_counts_on_no_link() -> None:
+    _, table, (pod, other) = fleet()
+    lease = table.leased(pod, 0, 16, prompts=[prompt()], pull=Pull(other.in_flight[0], 0))
+    assert books(pod.in_flight[0]) == Books(1, 1, 16, joined=1)
+    assert books(other.in_flight[0]) == Books(awaited=1)
+    assert not table.coming
+    lease.first_byte()
+    lease.close()
+    assert books(pod.in_flight[0]) == NOTHING
+    assert expected(table, prompt()) == {}
 
 
 class Taken(NamedTuple):
@@ -175,8 +263,10 @@ class Taken(NamedTuple):
 
 def recounted(counts: InFlight, waiting: list[Taken], under_way: list[Taken]) -> Books:
     mine = [taken for taken in waiting if taken.counts is counts]
-    pulls = [taken.pull for taken in mine if taken.pull is not None]
-    serving = [taken.pull for taken in waiting if taken.pull is not None and taken.pull.source is counts]
+    named = [taken.pull for taken in mine if taken.pull is not None]
+    pulls = [pull for pull in named if pull.tokens]
+    moving = [taken.pull for taken in waiting if taken.pull is not None and taken.pull.tokens]
+    serving = [pull for pull in moving if pull.source is counts]
     return Books(
         sum(taken.counts is counts for taken in under_way),
         len(mine),
@@ -186,6 +276,8 @@ def recounted(counts: InFlight, waiting: list[Taken], under_way: list[Taken]) ->
         sum(pull.tokens for pull in pulls),
         len(serving),
         sum(pull.tokens for pull in serving),
+        len(named) - len(pulls),
+        sum(taken.pull is not None and taken.pull.source is counts for taken in waiting),
     )
 
 
@@ -266,5 +358,6 @@ def test_every_column_of_a_candidate_is_what_its_name_says() -> None:
         pulled_tokens=25,
         serving=26,
         serving_tokens=27,
+        awaited=29,
     )
     assert candidate.credit < 1.0

@@ -144,7 +144,7 @@ async def test_a_source_that_no_longer_holds_what_it_is_believed_to_costs_nothin
     async with simulated(profile=PATIENT) as (consumer,), simulated(profile=small) as (holder,):
         wait = {"breaker": {"cooldown": 60.0, "max_cooldown": 60.0}}
         async with served(spec(consumer, **COMPUTES), spec(holder), holder=holder, p2p=wait) as front:
-            assert await is_named(front, 9)
+            await until(lambda: is_named(front, 9))
             holder.drop_events(1000)
             for salt in range(10, 20):  # what it held so far falls out, and nobody hears of it
                 await warm(holder, ids(200, salt))

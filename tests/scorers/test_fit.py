@@ -126,6 +126,21 @@ def test_what_was_learned_to_be_nothing_may_turn_out_to_be_something() -> None:
     assert fit.coefficients == pytest.approx((1.0, 3.0), rel=0.05)
 
 
+def test_with_one_scale_a_first_long_prompt_tells_of_short_ones_too() -> None:
+    """Four times the prior's seconds for 100 tokens: of what is fixed, a hundredth of them, next to nothing is seen."""
+    alike, apart = (Fit(Line(0.1, 0.1), 50, one_scale=each) for each in (True, False))
+    for fit in (alike, apart):
+        fit.observe(line(100), 4 * 10.1, 0.0)
+    assert alike.coefficients.fixed > 2 * 0.1
+    assert apart.coefficients.fixed == pytest.approx(0.1, rel=0.05)
+    assert [fit.seconds(line(100)) for fit in (alike, apart)] == pytest.approx([40.4, 40.4], rel=0.1)
+
+
+def test_with_one_scale_samples_of_two_lengths_still_tell_the_line_through_them() -> None:
+    fit = taught(Fit(Line(0.1, 0.1), 50, one_scale=True), Line(2.0, 0.05), [10, 1_000] * 20)
+    assert fit.coefficients == pytest.approx((2.0, 0.05), rel=0.02)
+
+
 def test_a_fit_is_another_ones_prior_with_what_that_has_learned_since() -> None:
     fleet = Fit(Line(10.0, 10.0), 100)
     rank = Fit(fleet, 100)

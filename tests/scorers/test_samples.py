@@ -106,9 +106,18 @@ def test_a_pull_is_no_mark_from_which_the_next_prompt_was_computed() -> None:
     assert costs.samples == [(ONE, 2.0, 3.0), (ONE, 3.0, 6.0)]
 
 
-def test_with_a_source_but_nothing_to_pull_it_is_a_prompt_like_any_other() -> None:
-    costs = told((1.0, 3.0, computing()._replace(source=PEER)), (4.0, 5.0))
-    assert (costs.samples, costs.pulls) == ([(ONE, 2.0, 3.0)], [])
+def test_from_one_that_waits_for_what_another_one_pulls_nothing_follows() -> None:
+    costs = told((1.0, 3.0, computing()._replace(source=PEER)), (4.0, 5.0), (6.0, 6.5))
+    assert (costs.samples, costs.pulls) == ([(ONE, 1.0, 5.0)], [])
+
+
+def test_what_no_other_can_have_come_with_is_told_at_once() -> None:
+    costs, stopwatch = Told(), Stopwatch()
+    stopwatch.answered(costs, computing(), 1.0, now=3.0, alone=True)
+    assert costs.samples == [(ONE, 2.0, 3.0)]
+    stopwatch.answered(costs, computing(), 4.0, now=4.5)
+    stopwatch.answered(costs, computing(), 4.0, now=6.0)
+    assert costs.samples[1:] == [(ONE, 0.5, 4.5)]
 
 
 @given(answers=st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 3)), min_size=1, max_size=30))

