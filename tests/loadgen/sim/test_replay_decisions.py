@@ -122,8 +122,8 @@ def test_a_preset_goes_with_the_filters_and_pulls_that_were_in_force_at_each_mom
     without = {**start, "p2p": {**start["p2p"], "enabled": False}}
     file = tmp_path / "twice.log"
     file.write_text("".join(json.dumps(line) + "\n" for line in (*written, without, *written[1:])))
-    row = replayed(file, "--preset", "expected-ttft")
-    once = replayed(log, "--preset", "expected-ttft")["as_replayed"]
+    row = replayed(file, "--preset", "load")
+    once = replayed(log, "--preset", "load")["as_replayed"]
     assert row["as_replayed"]["source_reasons"]["disabled"] == REQUESTS
     assert row["as_replayed"]["pulls"] == once["pulls"] > 0
 
