@@ -60,8 +60,8 @@ test: install ## all tests but the real-engine suite; pure packages at 100 % bra
 engine: install ## two real vLLM pods on the CPU, real NIXL pulls
 	$(BIN)/python -m pytest -m engine tests/engine --timeout=1500 -v -s
 
-crossover: install ## what a gateway learns of two real pods, beside what they take when asked directly; wants a machine that does nothing else
-	$(BIN)/python -m pytest -m engine tests/engine/crossover.py --timeout=1500 -v -s
+crossover: install ## of the engine suite, what a gateway learns of two real pods beside what they take when asked directly
+	$(BIN)/python -m pytest -m engine tests/engine/test_crossover.py --timeout=1500 -v -s
 
 streams: install ## 5,000 streams for a minute, readers that leave or are slow, a pod that is killed; stops by itself
 	$(BIN)/python -m tests.gateway.load $(ARGS)
