@@ -111,10 +111,14 @@ class Decision(Struct, frozen=True):
 
     @property
     def pulled_tokens(self) -> int:
-        """By how many tokens the source leads, less those that come anyway; 0 without one."""
+        """By how many tokens the source leads what is believed to be there or to come anyway; 0 without one.
+
+        0 with one: the request waits for what another one pulls.
+        """
         if self.source is None:
             return 0
-        return max(0, self.source_tokens - max(self.chosen.any_tokens, self.chosen.coming_tokens))
+        chosen = self.chosen
+        return max(0, self.source_tokens - max(int(chosen.credit * chosen.any_tokens), chosen.coming_tokens))
 
     @property
     def predicted_s(self) -> float | None:
@@ -128,10 +132,12 @@ class Decision(Struct, frozen=True):
 
         `streams`: its first byte tells when its first token came, from which costs are learned.
         """
-        pull, source = None, self.source
-        pods.costs.expected(self.expected_s, self.tried_s)
+        pull, source, costs = None, self.source, pods.costs
+        costs.expected(self.expected_s, self.tried_s)
+        work = self._timed(costs) if self.prompt.tokens else None
         if source is not None and self.source_pod is not None:
-            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens, self._arrival(pods))
+            arrival = self._arrival(pods, work) if work is not None and work.pulling is not None else None
+            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens, arrival)
         return Lease(
             pods,
             self.pod,
@@ -140,16 +146,15 @@ class Decision(Struct, frozen=True):
             self.uncached_square,
             self.prompts,
             pull,
-            Predicted(counted, self._timed(pods.costs) if streams and self.prompt.tokens else None),
+            Predicted(counted, work if streams else None),
         )
 
-    def _arrival(self, pods: PodTable) -> Arrival | None:
-        """What its pull brings to its pod, and when."""
-        source, costs = self.source, pods.costs
-        if source is None or not self.pulled_tokens:
+    def _arrival(self, pods: PodTable, work: Timed) -> Arrival | None:
+        """What its pull brings to its pod, and when: what is behind blocks that come already, not before these."""
+        if work.source is None:
             return None
-        due = pods.clock() + pulling_seconds(costs, self._timed(costs))
-        return Arrival(self.source_tokens, due, (source.pod, source.rank))
+        seconds = max(self.chosen.coming_s, pulling_seconds(pods.costs, work))
+        return Arrival(self.source_tokens, pods.clock() + seconds, work.source)
 
     def _timed(self, costs: Costs) -> Timed:
         computing = self.uncached_tokens, self.uncached_square

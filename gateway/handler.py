@@ -285,7 +285,7 @@ class Handler:
         record.streamed = ask.streams and not batch
         if record.source:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.pulled_tokens)
-            self._metrics.joined_pulls.labels(record.source).inc(not decision.pulled_tokens)
+            self._metrics.joined_pulls.labels(record.source).inc(0 if decision.pulled_tokens else 1)
         if (watcher := self._placements.watcher) is not None:
             watcher.placed(ask, decision, record)
         return decision

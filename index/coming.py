@@ -4,18 +4,22 @@ An engine moves blocks once. Who wants some that are on their way to it for anot
 cost no link anything more: so the next request with the same beginning is soonest where a pull of it is under way.
 
 A pull counts from its request's placement to the first byte, or to its failure: nothing else ends it, since the events
-that tell of its blocks come one by one. What it brings is found by the prompt's first block, and there are as many
-pulls of one first block as there are publishers that do not have it.
+that tell of its blocks come one by one. What it brings is found by the prompt's first block. Where a whole fleet's
+prompts begin alike, all pulls are looked at for that, and so only the newest of them: a pull that is not found there is
+waited for by the engine all the same, and only not known to be.
 
 Pure: time is an argument, in seconds of any clock that does not go back.
 """
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from index.holdings import Publisher
 from index.node import common_length
+
+_LOOKED_AT: Final = 64
 
 
 class Arrival(NamedTuple):
@@ -41,7 +45,7 @@ class Coming:
     """The pulls under way. What is said of one twice, or after its end, changes nothing."""
 
     def __init__(self) -> None:
-        self._by_first: dict[int, list[Pulled]] = {}
+        self._by_first: dict[int, dict[Pulled, array[int]]] = {}
 
     def __len__(self) -> int:
         """How many first blocks are on their way. O(1)."""
@@ -51,30 +55,32 @@ class Coming:
         """A pull is named on a request that was placed on the publisher. O(block sizes)."""
         pulled = Pulled(publisher, tuple(keys for keys in prompts if keys), arrival)
         for keys in pulled.prompts:
-            self._by_first.setdefault(keys[0], []).append(pulled)
+            self._by_first.setdefault(keys[0], {})[pulled] = keys
         return pulled
 
     def ended(self, pulled: Pulled) -> None:
-        """Its blocks are there, or will not come. O(pulls of the same first block)."""
+        """Its blocks are there, or will not come. O(block sizes)."""
         prompts, pulled.prompts = pulled.prompts, ()
         for keys in prompts:
             same = self._by_first[keys[0]]
-            same.remove(pulled)
+            del same[pulled]
             if not same:
                 del self._by_first[keys[0]]
 
     def match(self, prompts: Mapping[int, Sequence[int]]) -> dict[Publisher, Arrival]:
         """What is coming of a prompt to each publisher: the most of it, and of as much what is due first.
 
-        `prompts` as in `Expected.match`. O(pulls of the same first block * log(blocks)).
+        `prompts` as in `Expected.match`. O(log(blocks)) for each of so many pulls of the same first block.
         """
-        found: dict[Publisher, Arrival] = {}
+        found: dict[Publisher, tuple[int, float, Arrival]] = {}
         for block_size, keys in prompts.items():
-            for pulled in self._by_first.get(keys[0], ()) if keys else ():
-                shared = max(common_length(own, 0, keys, 0) for own in pulled.prompts if own[0] == keys[0])
-                arrival = pulled.arrival
-                tokens = min(shared * block_size, arrival.tokens)
-                known = found.get(pulled.publisher)
-                if known is None or (tokens, -arrival.due) > (known.tokens, -known.due):
-                    found[pulled.publisher] = arrival._replace(tokens=tokens)
-        return found
+            same = self._by_first.get(keys[0]) if keys else None
+            for pulled, own in islice(reversed(same.items()), _LOOKED_AT) if same else ():
+                arrival, known = pulled.arrival, found.get(pulled.publisher)
+                if known is not None and arrival.tokens < known[0]:
+                    continue
+                tokens = common_length(own, 0, keys, 0) * block_size
+                tokens = min(tokens, arrival.tokens)
+                if known is None or tokens > known[0] or (tokens == known[0] and arrival.due < known[1]):
+                    found[pulled.publisher] = tokens, arrival.due, arrival
+        return {publisher: arrival._replace(tokens=tokens) for publisher, (tokens, _, arrival) in found.items()}

@@ -174,6 +174,24 @@ def test_once_a_pull_is_there_it_comes_no_more_and_is_expected() -> None:
     assert (there.coming_tokens, there.speculative_tokens) == (0, PREFIX)
 
 
+def test_one_that_pulls_what_its_pod_is_not_believed_to_have_joins_nobody() -> None:
+    """The pod tells of the whole prefix, and its answers have shown otherwise."""
+    held = Held(owner_tokens=200_000)
+    for pod in held.pods[1:]:
+        tiers = [BlockStored(list(range(PREFIX // 16)), None, ids(PREFIX), 16, tier) for tier in (Tier.GPU, Tier.CPU)]
+        held.index.add_publisher(pod.publishers[0], MODEL)
+        held.index.apply(pod.publishers[0], tiers)
+        for _ in range(30):
+            pod.streams[0].trust.compared(PREFIX, 0, 1.0)
+    placed = held.place(member(0))
+    assert placed.chosen.credit < 0.5
+    assert placed.source is not None
+    assert placed.source.pod == held.pods[0].url
+    assert placed.pulled_tokens > PREFIX / 2
+    counts = placed.pod.in_flight[0]
+    assert (counts.pulls, counts.joined) == (1, 0)
+
+
 def test_pods_that_tell_nothing_of_their_blocks_are_expected_to_hold_nothing() -> None:
     idle = Idle(AFFINITY, publishes=False)
     assert len(idle.burst()) > 1

@@ -58,6 +58,16 @@ def test_a_prompt_has_keys_in_each_block_size_and_without_a_whole_block_none() -
     assert not coming
 
 
+def test_of_very_many_that_begin_alike_the_newest_are_looked_at() -> None:
+    coming = Coming()
+    for number in range(200):
+        coming.begun(Publisher(f"{number}:8000", 0), [keys(1, number)], arrival(2 * SIZE))
+    found = coming.match({SIZE: keys(1, 199)})
+    assert len(found) == 64
+    assert found[Publisher("199:8000", 0)] == arrival(2 * SIZE)
+    assert found[Publisher("136:8000", 0)] == arrival(SIZE)
+
+
 prompts = st.lists(st.integers(0, 2), max_size=5)
 pulls = st.lists(st.tuples(st.sampled_from([A, B]), prompts, st.integers(1, 30), st.integers(0, 9)), max_size=8)
 
