@@ -51,7 +51,8 @@ class Breaker:
         """The pod answered."""
         if trial or self._failed < self._limit:
             self._failed = 0
-        self.ended(trial=trial)
+        if trial:
+            self._trial = False
 
     def failed(self, now: float, *, trial: bool) -> None:
         """The pod did not answer."""

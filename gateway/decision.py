@@ -24,7 +24,7 @@ from gateway.pods import Pod, PodTable
 from gateway.pull_lease import Pull
 from gateway.tokens import Prompt
 from index import Arrival, Counted, RadixIndex
-from scorers import Barred, Candidate, Costs, PlacementRequest, Timed, place, pullable_tokens, pulling_seconds, timed
+from scorers import Barred, Candidate, PlacementRequest, Timed, place, pullable_tokens, pulling_seconds, timed
 from scorers import Placement as Placed
 from scorers.kv_source import SourceDecision
 
@@ -133,15 +133,17 @@ class Decision(Struct, frozen=True):
         `streams`: its first byte tells when its first token came, from which costs are learned.
         """
         pull, source, costs = None, self.source, pods.costs
+        chosen, tokens, lead = self.chosen, self.request.prompt_tokens, 0 if source is None else self.pulled_tokens
         costs.expected(self.expected_s, self.tried_s)
-        work = self._timed(costs) if self.prompt.tokens else None
+        computing = self.uncached_tokens, self.uncached_square
+        work = timed(costs, chosen, tokens, computing, source, lead) if tokens else None
         if source is not None and self.source_pod is not None:
             arrival = self._arrival(pods, work) if work is not None and work.pulling is not None else None
-            pull = Pull(self.source_pod.in_flight[source.rank], self.pulled_tokens, arrival)
+            pull = Pull(self.source_pod.in_flight[source.rank], lead, arrival)
         return Lease(
             pods,
             self.pod,
-            self.chosen.rank,
+            chosen.rank,
             self.uncached_tokens,
             self.uncached_square,
             self.prompts,
@@ -155,10 +157,6 @@ class Decision(Struct, frozen=True):
             return None
         seconds = max(self.chosen.coming_s, pulling_seconds(pods.costs, work))
         return Arrival(self.source_tokens, pods.clock() + seconds, work.source)
-
-    def _timed(self, costs: Costs) -> Timed:
-        computing = self.uncached_tokens, self.uncached_square
-        return timed(costs, self.chosen, self.prompt.tokens or 0, computing, self.source, self.pulled_tokens)
 
 
 class Sourced(NamedTuple):
@@ -293,7 +291,8 @@ class Decider:
             stages(began, matched_at, self._placed_at, perf_counter())
         chosen, source = candidates[placed.chosen], sourced.source
         source_tokens = pullable_tokens(source) if source is not None else 0
-        pod = _of(chosen, pods)
+        # Where each pod has one rank, as usual, they are in the order of the candidates.
+        pod = pods[placed.chosen] if len(pods) == len(candidates) else _of(chosen, pods)
         outlook = matched.outlook(pod.publishers[chosen.rank], source_tokens, prompt)
         return Decision(  # by position, as candidates are
             request,

@@ -184,10 +184,11 @@ class Handler:
         stream = pod.streams[chosen.rank]  # of this incarnation, should the pod come back as another meanwhile
         first = None if learn is None else _first(learn, pod, record)
         expected = _expected(decision, ask, record)
-        record.placed, record.predicted_ttft = time.monotonic(), decision.predicted_s if ask.timely else None
+        timely = ask.timely
+        record.placed, record.predicted_ttft = time.monotonic(), decision.predicted_s if timely else None
         headers, explains = _headers(decision, ask), self._placements.explains
         explanation = explains.told(request, decision, headers) if explains.allowed else b""
-        with decision.leased(self._pods, expected, streams=ask.timely) as lease:
+        with decision.leased(self._pods, expected, streams=timely) as lease:
             sent_headers, sent, length = self._to_send(request, decision, ask, body, record)
             attempt = Attempt(  # by position, as candidates are
                 pod.url,

@@ -100,9 +100,20 @@ class Lease:
             self._pull = PullLease(table, pod, rank, prompts, pull)
         elif prompts:
             self._expectation = table.expected.placed(pod.publishers[rank], prompts)
-        self._counts = pod.in_flight[rank]
         self._tokens, self._square = tokens, square
-        self._take(now)
+        self._unanswered = True
+        self._counts = counts = pod.in_flight[rank]
+        self._since_poll = counts.since_poll
+        if self._since_poll is not None:
+            self._since_poll.sent()
+        if not counts.unanswered:
+            counts.busy_since = now
+        counts.requests += 1
+        counts.unanswered += 1
+        counts.tokens += tokens
+        counts.square += square
+        if pull is None and predicted.timed is not None:
+            counts.in_line += 1
 
     def first_byte(self, *, computed: bool = True) -> None:
         """The pod answers; `computed` false: it refuses, and has not computed the prompt."""
@@ -139,10 +150,12 @@ class Lease:
         """The request has ended, however it did."""
         if not self._ended:
             self._ended = True
-            self._release(computed=False)
+            if self._unanswered:
+                self._release(computed=False)
             if not self._answered:
                 self._audit.failed()
-            self._breaker.ended(trial=self._trial)
+            if self._trial:
+                self._breaker.ended(trial=True)
             self._counts.requests -= 1
             if self._answering is not None and self._timed is not None:
                 self._counts.context -= self._timed.context
@@ -153,21 +166,6 @@ class Lease:
         """Nothing is pulled for it any more, whether it has answered or not. Idempotent."""
         if self._pull is not None:
             self._pull.over()
-
-    def _take(self, now: float) -> None:
-        self._unanswered = True
-        counts = self._counts
-        self._since_poll = counts.since_poll
-        if self._since_poll is not None:
-            self._since_poll.sent()
-        if not counts.unanswered:
-            counts.busy_since = now
-        counts.requests += 1
-        counts.unanswered += 1
-        counts.tokens += self._tokens
-        counts.square += self._square
-        if self._pull is None and self._timed is not None:
-            counts.in_line += 1
 
     def _release(self, *, computed: bool) -> None:
         """The prompt is computed, or will not be."""

@@ -63,6 +63,9 @@ class Matched:
         if model is None or not pod.publishes:
             return ()
         namespace = pod.models[model].namespace
+        if len(self._found) == 1 and len(self._found[0].keys) == 1:
+            name, sizes = self._found[0].keys[0]
+            return tuple(sizes.values()) if name == namespace else ()
         return tuple(
             [keys for each in self._found for name, sizes in each.keys if name == namespace for keys in sizes.values()]
         )
@@ -104,11 +107,16 @@ def match(
     sizes, block_size = _sizes(model, pods, index)
     expected, coming = table.expected, table.coming
     found: list[_Sequence] = []
+    usual = sizes[0] if len(sizes) == 1 and len(sizes[0][1]) == 1 else None  # looked up without a comprehension
     for tokens in prompt.sequences:
-        keys = [(name, {size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
+        if usual is not None:
+            name, (size,) = usual
+            keys = [(name, {size: tokens.keys(name, size, salt)})]
+        else:
+            keys = [(name, {size: tokens.keys(name, size, salt) for size in known}) for name, known in sizes]
         speculative = _NOBODY
         if len(keys) == 1:
-            ((_, each),) = keys
+            each = keys[0][1]
             cached = index.match(each)
             if expected:
                 speculative = expected.match(each, now)

@@ -64,7 +64,10 @@ class Expected:
 
         Returns None where none of them has a full block. O(runs * log(run)), and a copy of the keys that are new.
         """
-        ends = [self._put_in(publisher, keys) for keys in prompts if keys]
+        ends = []
+        for keys in prompts:
+            if keys:
+                ends.append(self._put_in(publisher, keys))  # noqa: PERF401 - for one prompt, in half of the time
         if not ends:
             return None
         expectation = Expectation(publisher, ends)
@@ -73,10 +76,11 @@ class Expected:
 
     def answered(self, expectation: Expectation, now: float) -> None:
         """The request's first byte has come: from now on it counts for the time to live. O(1), and what has ended."""
-        self._end(now)
+        if (ending := self._ending) and ending[0][0] <= now:
+            self._end(now)
         if not expectation.answered:
             expectation.answered = True
-            self._ending.append((now + self._ttl, expectation))
+            ending.append((now + self._ttl, expectation))
 
     def dropped(self, expectation: Expectation) -> None:
         """The request has failed, or was aborted: it counts no more, unless it had answered. O(runs of its prompts)."""
@@ -94,7 +98,8 @@ class Expected:
         `prompts` maps block sizes to the prompt's chained keys at that size, as in `RadixIndex.match`. Publishers of
         which nothing is expected are absent. O(runs * (log(run) + publishers)), and what has ended.
         """
-        self._end(now)
+        if self._ending and self._ending[0][0] <= now:
+            self._end(now)
         found: dict[Publisher, int] = {}
         for block_size, keys in prompts.items():
             child, depth = self._root.children.get(keys[0]) if keys else None, 0

@@ -28,7 +28,8 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def pick(self, totals: Sequence[float], coordinate: float) -> int:
         """Return the index at the coordinate in [0, 1). Raises ValueError for no totals or another coordinate."""
-        require_coordinate(coordinate)
+        if not 0.0 <= coordinate < 1.0:
+            require_coordinate(coordinate)
         if not totals:
             raise ValueError("totals are empty")
         best, temperature = max(totals), self.temperature
