@@ -17,7 +17,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from config.load import ConfigError, path_and_reason, yaml_data
-from config.schema import Positive
+from config.section import Positive
 
 _VISIBLE = re.compile(r"[!-~]+")  # what a header carries as it is
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")

@@ -6,95 +6,24 @@ there is no second representation to drift from the first. Durations are seconds
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from config import presets
+from config.addresses import http_address, require_ports, split_address, tcp_address
+from config.listeners import Admin, Auth, Listen, UpstreamTls
 from config.out_of_tree import OutOfTree
 from config.presets import PresetName
+from config.section import Port, Positive, Seconds, SecondsOrNone, Section, Share
 from scorers import AnyFilter, AnyPicker, AnyScorer, AnySource, ExpectedSource, MaxScore
 
-Port = Annotated[int, Meta(ge=1, le=65535)]
-ListenPort = Annotated[int, Meta(ge=0, le=65535)]
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]  # event loops cannot wait for YAML's .inf
-SecondsOrNone = Annotated[float, Meta(ge=0, le=86_400)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Positive = Annotated[int, Meta(ge=1)]
 RetryStatus = Literal[429, 500, 502, 503, 504, 529]  # what speaks of the pod and not of the request
 
-_LAST_PORT = 65535
-_HOST = r"\[[0-9a-f:.]+(?:%\w+)?\]|[^\s/?#@:\[\]]+"
-_ADDRESS = re.compile(rf"({_HOST}):([0-9]+)", re.IGNORECASE)
-_HTTP_URL = re.compile(rf"(https?)://({_HOST})(?::([0-9]+))?/*", re.IGNORECASE)
 
-
-class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-def _require_both(cert: str | None, key: str | None) -> None:
-    if (cert is None) != (key is None):
-        raise ValueError("cert and key go together")
-
-
-class ServerTls(_Section, frozen=True):
-    """TLS of a listener, PEM files. `client_ca`: only clients with a certificate that it signed may connect."""
-
-    cert: str | None = None
-    key: str | None = None
-    client_ca: str | None = None
-
-    def __post_init__(self) -> None:
-        _require_both(self.cert, self.key)
-        if self.client_ca is not None and self.cert is None:
-            raise ValueError("client_ca needs cert and key beside it")
-
-
-class Listen(_Section, frozen=True):
-    """Where the gateway serves. Port 0 takes any free port, which the start-up line then names."""
-
-    host: str = "0.0.0.0"
-    port: ListenPort = 8080
-    tls: ServerTls = ServerTls()
-
-
-class Admin(_Section, frozen=True):
-    """A listener of its own for what only operators ask; None: they ask where everybody does."""
-
-    host: str = "127.0.0.1"
-    port: ListenPort | None = None
-    tls: ServerTls = ServerTls()
-
-
-class Auth(_Section, frozen=True):
-    """`keys`: a file of API keys, of which every request then needs one; `open_metrics`: all but /metrics."""
-
-    keys: str | None = None
-    open_metrics: bool = False
-
-
-class UpstreamTls(_Section, frozen=True):
-    """How pods behind https:// are trusted, and what this gateway shows them. PEM files.
-
-    `ca`: who signed the pods' certificates; None: who the system trusts. `verify` false trusts anybody.
-    """
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    verify: bool = True
-
-    def __post_init__(self) -> None:
-        _require_both(self.cert, self.key)
-        if self.ca is not None and not self.verify:
-            raise ValueError("ca and verify: false exclude each other")
-
-
-class PodConfig(_Section, frozen=True):
+class PodConfig(Section, frozen=True):
     """One vLLM pod.
 
     `kv_events` and `kv_replay` name rank 0's endpoints; rank r is at port + r. Where `kv_events` is left out, the pod
@@ -111,7 +40,7 @@ class PodConfig(_Section, frozen=True):
     data_parallel_size: Positive = 1
     api_key_file: str | None = None
     api_key_env: str | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         http_address(self.url)
@@ -140,7 +69,7 @@ class PodConfig(_Section, frozen=True):
         return http_address(self.url)
 
 
-class TokenizerFiles(_Section, frozen=True):
+class TokenizerFiles(Section, frozen=True):
     """Where a model's tokenizer files are, and what its pods were started with that changes their prompts.
 
     `path`: a directory, or a name on the Hugging Face hub or in its cache; None: what the pods say that they were
@@ -153,12 +82,12 @@ class TokenizerFiles(_Section, frozen=True):
     revision: str = "main"
     chat_template: str | None = None
     content_format: Literal["auto", "string", "openai"] = "auto"
-    template_kwargs: dict[str, Any] = {}
+    template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     trust_request_chat_template: bool = False
     exclude_tools_when_tool_choice_none: bool = False
 
 
-class Tokens(_Section, frozen=True):
+class Tokens(Section, frozen=True):
     """How a prompt becomes token ids.
 
     `local`: with the model's own files, in this process; `pod`: a pod is asked (`POST /tokenize`); `auto`: local where
@@ -169,7 +98,7 @@ class Tokens(_Section, frozen=True):
 
     backend: Literal["auto", "pod", "local"] = "auto"
     path: str | None = None
-    models: dict[str, TokenizerFiles] = {}
+    models: dict[str, TokenizerFiles] = msgspec.field(default_factory=dict)
     render_once: bool = True
     timeout: Seconds = 2.0
     memo_tokens: Annotated[int, Meta(ge=0)] = 8_000_000
@@ -183,7 +112,7 @@ class Tokens(_Section, frozen=True):
         return found if found.path is not None else msgspec.structs.replace(found, path=self.path)
 
 
-class Placement(_Section, frozen=True):
+class Placement(Section, frozen=True):
     """Filters drop pods that are not to be chosen; scorers (each 0…1 per pod, times its weight) and the picker do it.
 
     `preset` stands for scorers and a picker, and excludes both. Beside scorers without a picker that is max-score.
@@ -212,7 +141,7 @@ class Placement(_Section, frozen=True):
         msgspec.structs.force_setattr(self, part, meant)
 
 
-class PullBreaker(_Section, frozen=True):
+class PullBreaker(Section, frozen=True):
     """When pulls that fail are tried again.
 
     After a failure the pair is tried after `cooldown`, after each further one in a row twice as late, up to
@@ -224,7 +153,7 @@ class PullBreaker(_Section, frozen=True):
     consumers: Positive = 2
 
 
-class P2P(_Section, frozen=True):
+class P2P(Section, frozen=True):
     """Pulls between pods. `source` says who is named of the peers that lead the chosen pod by at least
     `min_cached_token_delta` tokens; `auto`: by as many as make pulling them quicker than computing, by what the pair's
     pulls have cost so far.
@@ -262,7 +191,7 @@ class P2P(_Section, frozen=True):
         return None if isinstance(self.min_cached_token_delta, str) else self.min_cached_token_delta
 
 
-class Costs(_Section, frozen=True):
+class Costs(Section, frozen=True):
     """`path`: a file in which what was learned of the pods' speed survives a restart; None: it does not.
 
     It is written every `save_interval`, and when the gateway stops.
@@ -272,13 +201,13 @@ class Costs(_Section, frozen=True):
     save_interval: Seconds = 60.0
 
 
-class Index(_Section, frozen=True):
+class Index(Section, frozen=True):
     """`max_blocks`: how many blocks, each counted once per pod and tier, are remembered; None: what the pods hold."""
 
     max_blocks: Positive | None = None
 
 
-class Poll(_Section, frozen=True):
+class Poll(Section, frozen=True):
     """How pods are watched: `/health` and `/metrics` every `interval`; down after `failures` failed polls in a row.
 
     `stall_after`: a pod that says it computes, and shows no progress for so long, gets no requests while another can
@@ -292,7 +221,7 @@ class Poll(_Section, frozen=True):
     stall_after: Seconds | None = 30.0
 
 
-class Limits(_Section, frozen=True):
+class Limits(Section, frozen=True):
     """Bounds on requests. `attempts` counts the first try; a retry never goes to the same pod.
 
     `retry_statuses`: answers for which another pod is asked. `retry_budget`: retries as a share of the requests under
@@ -320,7 +249,7 @@ class Limits(_Section, frozen=True):
     drain_timeout: Seconds = 30.0
 
 
-class Admission(_Section, frozen=True):
+class Admission(Section, frozen=True):
     """Holds requests back while every rank that could serve them is at one of these bounds; None: not looked at.
 
     `max_in_flight` and `max_in_flight_tokens` are of this gateway's own requests, and of their prompts' tokens that are
@@ -343,21 +272,21 @@ class Admission(_Section, frozen=True):
             raise ValueError("enabled needs max_in_flight, max_in_flight_tokens, max_waiting or max_kv_usage beside it")
 
 
-class Breaker(_Section, frozen=True):
+class Breaker(Section, frozen=True):
     """A pod that failed `failures` requests in a row is left out for `cooldown`, then tried with one request."""
 
     failures: Positive = 3
     cooldown: Seconds = 5.0
 
 
-class Log(_Section, frozen=True):
+class Log(Section, frozen=True):
     """One JSON object per line on standard error, or text for a person."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["json", "text"] = "text"
 
 
-class AccessLog(_Section, frozen=True):
+class AccessLog(Section, frozen=True):
     """One JSON object per request, to `path`, None: standard error.
 
     `sample` is the share of requests that get a line; with `always_errors` those that failed get one in any case.
@@ -371,7 +300,7 @@ class AccessLog(_Section, frozen=True):
     client_address: bool = False
 
 
-class DecisionLog(_Section, frozen=True):
+class DecisionLog(Section, frozen=True):
     """One JSON object per decision, to `path`, None: standard error.
 
     `sample` is the share of decisions that get a line, `full_sample` the share of those whose line has all that the
@@ -384,13 +313,13 @@ class DecisionLog(_Section, frozen=True):
     full_sample: Share = 0.0
 
 
-class Explain(_Section, frozen=True):
+class Explain(Section, frozen=True):
     """`header`: a request with `x-gateway-explain: 1` gets its own decision with its answer, whoever sends it."""
 
     header: bool = False
 
 
-class Config(_Section, frozen=True):
+class Config(Section, frozen=True):
     """The whole file. Only `pods` has no default."""
 
     pods: Annotated[tuple[PodConfig, ...], Meta(min_length=1)]
@@ -432,46 +361,3 @@ class Config(_Section, frozen=True):
             pod.name: None if pod.p2p is None and holders[addresses[pod.name]] > 1 else addresses[pod.name]
             for pod in self.pods
         }
-
-
-def http_address(url: str) -> str:
-    """`host:port` of an http(s) URL that is nothing but scheme, host and port. Raises ValueError for any other."""
-    match = _HTTP_URL.fullmatch(url)
-    if match is None:
-        raise ValueError(f"{url!r} is not scheme, host and port such as http://10.0.0.1:8000")
-    scheme, host, port = match[1].lower(), match[2].lower(), match[3]
-    return f"{host}:{_port(port, url) if port else 443 if scheme == 'https' else 80}"
-
-
-def tcp_address(endpoint: str) -> tuple[str, int]:
-    """Host (`*` allowed) and port of a ZMQ endpoint `tcp://host:port`. Raises ValueError."""
-    if not endpoint.startswith("tcp://"):
-        raise ValueError(f"{endpoint!r} is not an endpoint such as tcp://10.0.0.1:5557")
-    return split_address(endpoint.removeprefix("tcp://"))
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` → host without brackets, port. Raises ValueError."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
-        hint = "; an IPv6 host needs brackets" if address.count(":") > 1 else ""
-        raise ValueError(f"{address!r} is not host:port{hint}")
-    return match[1].strip("[]"), _port(match[2], address)
-
-
-def join_address(host: str, port: int) -> str:
-    """The inverse of `split_address`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def require_ports(first: int, ranks: int) -> None:
-    """Raise ValueError unless every rank has a port, upwards from the first."""
-    last = first + ranks - 1
-    if last > _LAST_PORT:
-        raise ValueError(f"port {first} leaves rank {ranks - 1} none: {last} is over {_LAST_PORT}")
-
-
-def _port(digits: str, where: str) -> int:
-    if not 1 <= (port := int(digits)) <= _LAST_PORT:
-        raise ValueError(f"{where!r}: port {digits} is not in 1 … {_LAST_PORT}")
-    return port

@@ -18,8 +18,9 @@ import zmq.asyncio
 from aiohttp import web
 
 from config.keys import load_keys
+from config.listeners import UpstreamTls
 from config.load import ConfigError
-from config.schema import Config, Limits, PodConfig, UpstreamTls
+from config.schema import Config, Limits, PodConfig
 from gateway import decision_log, logs
 from gateway.access_log import AccessLog, open_file
 from gateway.admission import Admission

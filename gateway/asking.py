@@ -11,8 +11,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from config.addresses import http_address
 from config.keys import secret
-from config.schema import http_address
 
 _DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _KEY: Final = "P2P_GATEWAY_KEY"

@@ -16,8 +16,8 @@ import msgspec
 import uvloop
 
 from config.json_schema import json_schema
+from config.listeners import Listen
 from config.load import Config, ConfigError, from_urls, load
-from config.schema import Listen
 from gateway import explain_command, logs, pod_args, top
 from gateway.calibrate import command as calibrate
 from gateway.checks import command as check

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from config.schema import PodConfig, Poll, join_address, tcp_address
+from config.addresses import join_address, tcp_address
+from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected
 from gateway.pods import Adapters, Load, Model
 from gateway.progress import Work

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import structlog
 from aiohttp import web
 
-from config.schema import Admin, Config, Limits, Listen, join_address
+from config.addresses import join_address
+from config.listeners import Admin, Listen
+from config.schema import Config, Limits
 from gateway import lag, logs, snapshot
 from gateway.app import Gateway, gateway
 from gateway.front.connection import Service

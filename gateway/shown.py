@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from config.schema import join_address
+from config.addresses import join_address
 from gateway.in_flight import InFlight
 from gateway.metrics import TIER_NAMES
 from gateway.pods import Model, Pod, PodTable

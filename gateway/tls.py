@@ -8,8 +8,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from config.listeners import ServerTls, UpstreamTls
 from config.load import ConfigError
-from config.schema import ServerTls, UpstreamTls
 from gateway.watch import Watch
 
 _ALPN = ["http/1.1"]

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from config.addresses import split_address
 from config.load import Config, ConfigError, from_urls, load
-from config.schema import split_address
 from gateway import costs_file
 from gateway.calibrate import plot
 from gateway.calibrate.ladder import MOST_ROUNDS, LadderError

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from config.schema import join_address
+from config.addresses import join_address
 from gateway.calibrate.ladder import Turn, ladder, turns
 from gateway.calibrate.result import Rung
 from gateway.direct import Completed, DirectPod, Pulled, connection_refused, fresh_prompt, pull

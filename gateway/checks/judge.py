@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from config.schema import join_address
+from config.addresses import join_address
 from gateway.checks.facts import PodFacts, RankFacts
 from gateway.checks.finding import Finding
 

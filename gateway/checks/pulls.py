@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from config.schema import join_address
+from config.addresses import join_address
 from gateway.checks.finding import Finding
 from gateway.checks.look import PodUnderCheck, RankUnderCheck
 from gateway.direct import Pulled, fresh_prompt, pull

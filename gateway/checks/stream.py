@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from config.schema import tcp_address
+from config.addresses import tcp_address
 from gateway.checks.told import Occupancy, Told
 from gateway.direct import connection_refused
 from gateway.poller import EventSource

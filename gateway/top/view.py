@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from config.schema import http_address
+from config.addresses import http_address
 from gateway.top.rates import Rates
 
 Mood = Literal["plain", "good", "warn", "bad"]

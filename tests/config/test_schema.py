@@ -3,23 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from config.listeners import Listen
 from config.load import ConfigError, decode
-from config.schema import (
-    P2P,
-    Breaker,
-    Config,
-    Costs,
-    Limits,
-    Listen,
-    Log,
-    Placement,
-    PodConfig,
-    Poll,
-    Tokens,
-    http_address,
-    split_address,
-    tcp_address,
-)
+from config.schema import P2P, Breaker, Config, Costs, Limits, Log, Placement, PodConfig, Poll, Tokens
 from scorers import (
     ExpectedSource,
     ExpectedTtft,
@@ -312,33 +298,7 @@ def test_a_bare_ipv6_host_is_told_about_brackets() -> None:
     )
 
 
-def test_the_star_of_a_bound_endpoint_is_kept() -> None:
-    assert tcp_address("tcp://*:5557") == ("*", 5557)
-
-
-@pytest.mark.parametrize("host", ["fd00::1", "fe80::1%eth0"])
-def test_an_ipv6_host_comes_without_its_brackets(host: str) -> None:
-    assert split_address(f"[{host}]:5710") == (host, 5710)
-    assert tcp_address(f"tcp://[{host}]:5557") == (host, 5557)
-
-
 # --- urls
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("http://10.0.0.1:8000", "10.0.0.1:8000"),
-        ("http://10.0.0.1:8000/", "10.0.0.1:8000"),
-        ("http://pod-1.vllm.svc", "pod-1.vllm.svc:80"),
-        ("https://pod-1", "pod-1:443"),
-        ("HTTPS://Pod-1:8443", "pod-1:8443"),
-        ("http://[FD00::1]:8000", "[fd00::1]:8000"),
-        ("http://[fd00::1]", "[fd00::1]:80"),
-    ],
-)
-def test_a_pod_is_named_by_host_and_port(url: str, name: str) -> None:
-    assert http_address(url) == name
 
 
 @pytest.mark.parametrize(
