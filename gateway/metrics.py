@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway import process
 from gateway.families import Families
-from gateway.labelled import OTHER, Count, Counter, Distribution, Histogram, Sum, Summary
+from gateway.labelled import MOST_SERIES, OTHER, Count, Counter, Distribution, Histogram, Sum, Summary
 from gateway.pods import PodTable
 from gateway.states import TIER_NAMES, OfGateway
 from index import RadixIndex
@@ -84,6 +84,21 @@ class _OfPod:
         self.ttft: Sum = metrics.pod_ttft.labels(pod)
 
 
+_Key = tuple[str, str, str, int, str]  # endpoint, model, pod, status, reason
+
+
+class _Outcome:
+    """The series on which all requests count that came to the same, found once; no `of_pod`: they reached none."""
+
+    __slots__ = ("answers", "of_model", "of_pod", "requests")
+
+    def __init__(self, requests: Count, answers: Count, of_model: _OfModel, of_pod: _OfPod | None) -> None:
+        self.requests = requests
+        self.answers = answers
+        self.of_model = of_model
+        self.of_pod = of_pod
+
+
 class Metrics(Families):
     """All collectors of one gateway."""
 
@@ -91,12 +106,14 @@ class Metrics(Families):
         super().__init__()
         self._models: dict[str, _OfModel] = {}
         self._pods: dict[str, _OfPod] = {}
+        self._outcomes: dict[_Key, _Outcome] = {}
         self.states = OfGateway(pods, index, self.registry)
         process.register(self.registry)
 
     def forget(self, pod: str) -> None:
         """End every series of a pod that is not configured any more. O(series)."""
         self._pods.pop(pod, None)
+        self._outcomes.clear()  # those of other pods as well: there may be room now for series of their own
         for each in vars(self).values():
             if isinstance(each, Counter | Histogram | Summary):
                 each.forget(("pod", "source"), pod)
@@ -109,16 +126,17 @@ class Metrics(Families):
 
     def completed(self, record: Record, now: float) -> None:
         """Count a request that has ended."""
-        of_model = self._models.get(record.model) or self._of_model(record.model)
-        pod = record.pod
+        # Here and below counters are moved by hand, not by `inc`: there are ten of them for every request.
         reason = record.reason or record.broken or record.engine_error
-        self.requests.labels(record.endpoint, of_model.label, pod, record.status, reason).inc()
-        self._of_status(record.status, reason).inc()
+        key = record.endpoint, record.model, record.pod, record.status, reason
+        outcome = self._outcomes.get(key) or self._outcome(key)
+        outcome.requests.value += 1.0
+        outcome.answers.value += 1.0
         if record.key:
             self.key_requests.labels(record.key, record.status).inc()
-        if not pod:
+        of_model, of_pod = outcome.of_model, outcome.of_pod
+        if of_pod is None:
             return
-        of_pod = self._pods.get(pod) or self._of_pod(pod)
         if record.trace:
             of_model.duration.observe_traced(now - record.started, record.trace)
         else:
@@ -126,12 +144,23 @@ class Metrics(Families):
         if record.first_byte is not None and record.status == 200:
             self._began(record, record.first_byte, of_model, of_pod)
         if record.prompt_tokens is not None:
-            of_pod.prompt.inc(record.prompt_tokens)
+            of_pod.prompt.value += record.prompt_tokens
         self._reported(record, of_model, of_pod, now)
         if record.broken:
-            self.broken.labels(pod, record.broken).inc()
+            self.broken.labels(record.pod, record.broken).inc()
         if record.engine_error:
-            self.engine_errors.labels(pod, record.engine_error).inc()
+            self.engine_errors.labels(record.pod, record.engine_error).inc()
+
+    def _outcome(self, key: _Key) -> _Outcome:
+        """The series of an outcome. It is kept, unless its model is one too many, or it is."""
+        endpoint, model, pod, status, reason = key
+        of_model = self._models.get(model) or self._of_model(model)
+        requests = self.requests.labels(endpoint, of_model.label, pod, status, reason)
+        of_pod = (self._pods.get(pod) or self._of_pod(pod)) if pod else None
+        found = _Outcome(requests, self._of_status(status, reason), of_model, of_pod)
+        if model in self._models and len(self._outcomes) < MOST_SERIES:
+            self._outcomes[key] = found
+        return found
 
     def _of_status(self, status: int, reason: str) -> Count:
         """Whether a client was served, and if not, by whose fault; 499, it left, is a client's as well."""
@@ -169,16 +198,16 @@ class Metrics(Families):
     def _reported(self, record: Record, of_model: _OfModel, of_pod: _OfPod, now: float) -> None:
         """What the pod said of its work."""
         if record.reported_prompt is not None:
-            of_model.input.inc(record.reported_prompt)
+            of_model.input.value += record.reported_prompt
         if (completion := record.reported_completion) is not None:
-            of_pod.completion.inc(completion)
-            of_model.output.inc(completion)
+            of_pod.completion.value += completion
+            of_model.output.value += completion
             if completion > 1 and record.streamed and record.first_byte is not None and not record.broken:
                 of_model.between.observe((now - record.first_byte) / (completion - 1))
         if (reported := record.reported_cached) is not None:
-            of_model.cached.inc(reported)
+            of_model.cached.value += reported
             if (predicted := record.predicted_cached) is not None:
-                of_pod.predicted.inc(predicted)
-                of_pod.reported.inc(reported)
+                of_pod.predicted.value += predicted
+                of_pod.reported.value += reported
                 if predicted != reported:
                     self.mispredicted.labels(record.pod, "over" if predicted > reported else "under").inc()

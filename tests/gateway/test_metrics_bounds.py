@@ -127,3 +127,39 @@ async def answered(reader: asyncio.StreamReader) -> None:
     while size := int(await reader.readline(), 16):
         await reader.readexactly(size + 2)
     await reader.readline()
+
+
+def test_what_was_forgotten_of_a_pod_begins_anew_and_others_go_on() -> None:
+    metrics = Metrics(PodTable([], max_load_age=10.0), RadixIndex())
+
+    def ended(pod: str) -> None:
+        record = Record(started=0.0, model="m", pod=pod, status=200, first_byte=1.0, reported_completion=3)
+        metrics.completed(record, 2.0)
+
+    def told(pod: str) -> list[str]:
+        lines = "".join(metrics.registry.page(openmetrics=False)).splitlines()
+        names = ("p2p_gateway_requests_total{", "p2p_gateway_completion_tokens_total{")
+        return [line.rpartition(" ")[2] for line in lines if f'pod="{pod}"' in line and line.startswith(names)]
+
+    for pod in ("pod:1", "pod:2", "pod:1", "pod:2"):
+        ended(pod)
+    metrics.forget("pod:1")
+    assert (told("pod:1"), told("pod:2")) == ([], ["2.0", "6.0"])
+    ended("pod:2")
+    assert (told("pod:1"), told("pod:2")) == ([], ["3.0", "9.0"])
+    ended("pod:1")
+    assert (told("pod:1"), told("pod:2")) == (["1.0", "3.0"], ["3.0", "9.0"])
+
+
+def test_outcomes_without_number_are_told_as_one() -> None:
+    """A pod may answer with any status; what is kept to find series by is bounded as they are."""
+    metrics = Metrics(PodTable([], max_load_age=10.0), RadixIndex())
+    metrics.requests.most = 10
+    for status in range(200, 240):
+        for _ in range(2):
+            metrics.completed(Record(started=0.0, model="m", pod="pod:1", status=status), 1.0)
+    series = [
+        line for line in "".join(metrics.registry.page(openmetrics=False)).splitlines() if "_requests_total{" in line
+    ]
+    assert len(series) <= 21
+    assert sum(float(line.rpartition(" ")[2]) for line in series) == 80
