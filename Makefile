@@ -9,7 +9,7 @@ CLIENTS := build/conformance
 CHECKER := build/browser
 PURE := tests/index $(filter-out tests/scorers/test_contract.py,$(wildcard tests/scorers/test_*.py)) \
 	$(patsubst %,tests/gateway/test_%.py,inject breaker agreement retry_budget progress engine_errors pairs unreported watchdog hanging) \
-	tests/gateway/front/test_head.py tests/gateway/admission tests/gateway/test_pull_counters.py \
+	tests/gateway/front/test_head.py tests/gateway/wire/test_shape.py tests/gateway/admission tests/gateway/test_pull_counters.py \
 	$(patsubst %,tests/gateway/calibrate/test_%.py,ladder result) \
 	$(patsubst %,tests/gateway/checks/test_%.py,compare finding judge told)
 # What waits for nothing but the processor, as the pure tests do: it runs after them, and both beside those that wait for

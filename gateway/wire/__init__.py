@@ -8,6 +8,7 @@ the one for connecting; whoever calls it has the others.
 from gateway.wire.answer import Answer
 from gateway.wire.errors import ConnectError, ConnectTimeout, Disconnected, ProtocolError, WireError
 from gateway.wire.pool import Origin, Pool
+from gateway.wire.shape import Shape
 
 __all__ = [
     "Answer",
@@ -17,5 +18,6 @@ __all__ = [
     "Origin",
     "Pool",
     "ProtocolError",
+    "Shape",
     "WireError",
 ]

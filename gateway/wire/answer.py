@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, Self
 
+from gateway.wire.shape import Shape
+
 _PIECE_BYTES = 64  # what Python adds to a piece, lest a flood of small ones pass as little
 
 
@@ -34,7 +36,10 @@ class Source(Protocol):
 
 
 class Answer:
-    """Status, headers, and a body for one reader. A context manager: leaving it is `release`."""
+    """Status, headers, and a body for one reader. A context manager: leaving it is `release`.
+
+    Of one that came whole, in one piece, its head's `shape` is known, and the `digits` of its length, as they came.
+    """
 
     __slots__ = (
         "_ending",
@@ -46,8 +51,10 @@ class Answer:
         "_source",
         "_waiter",
         "complete",
+        "digits",
         "headers",
         "reason",
+        "shape",
         "sink",
         "status",
     )
@@ -57,6 +64,8 @@ class Answer:
         self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []  # in the order, spelling and white space of the peer
         self.complete = False  # the last byte has arrived; pieces may still wait to be read
+        self.shape: Shape | None = None
+        self.digits = b""
         self._source = source
         self._high = high_water
         self._pieces: deque[bytes] = deque()
@@ -82,9 +91,11 @@ class Answer:
     def take(self) -> bytes:
         """All of the body that is here, without waiting: the whole of it where the answer is `complete` and unread."""
         pieces, body = self._pieces, b""
+        if not pieces:  # and none was to be waited for either: whoever takes the last one lets reading go on
+            return body
         if len(pieces) == 1:
             body = pieces.popleft()
-        elif pieces:
+        else:
             body = b"".join(pieces)
             pieces.clear()
         self._held = 0
@@ -162,6 +173,15 @@ class Answer:
             raise type(self._fault)(*self._fault.args) from self._fault.__cause__
         waiter = self._waiter = self._source.loop.create_future()
         return waiter
+
+    def came_whole(self, shape: Shape, digits: bytes, body: bytes) -> None:
+        """All of it has arrived at once."""
+        self.shape, self.digits = shape, digits
+        self.status, self.reason = shape.status, shape.reason
+        self.headers = shape.headers(digits)
+        if body:
+            self._pieces.append(body)
+            self._held = len(body) + _PIECE_BYTES
 
     def feed(self, piece: bytes) -> None:
         """A piece has arrived, for who reads; what is diverted goes to the sink itself."""

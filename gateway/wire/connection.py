@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpResponseParser
 
 from gateway.wire.answer import Answer
 from gateway.wire.errors import Disconnected, ProtocolError
+from gateway.wire.shape import Shape, shape_of
 
 _JOINED_BYTES = 16 * 1024  # up to here copying the body behind its head is cheaper than a second buffer
 
@@ -45,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_region",
         "_sent",
+        "_shape",
         "_to_head",
         "_transport",
         "_until_close",
@@ -67,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._got: list[bytes] = []
         self.on_body = self._got.append  # as the parser's callback: one call per piece, none of Python's
         self._parser = HttpResponseParser(self)
+        self._shape: Shape | None = None  # of the last answer that had one
         self._drained: asyncio.Future[None] | None = None  # None: the peer takes what is written
         self._region: asyncio.Timeout | None = None  # of an upload that the answer may cut short
 
@@ -186,7 +189,8 @@ class Connection(asyncio.Protocol):
         if answer is None:  # what nobody asked for would be taken for the next request's answer
             self._transport.abort()
             return
-        self.heard = True
+        if not self.heard and self._came_whole(answer, data):
+            return
         self._overhead += len(data)
         fault: Exception | None = None
         try:
@@ -202,13 +206,27 @@ class Connection(asyncio.Protocol):
             got.clear()
         if self._ends:
             self._finish(answer, clean=fault is None)
-        elif fault is not None:
-            self._end(_told(fault))
-        elif self._overhead > self._bounds.head:
-            self._end(ProtocolError(f"more than {self._bounds.head} bytes that are not body"))
+        elif fault is not None or self._overhead > self._bounds.head:
+            self._end(self._told(fault))
         elif answer.status:
             answer.wake()
             self._cut_in()
+
+    def _came_whole(self, answer: Answer, data: bytes) -> bool:
+        """Whether these first bytes are an answer, all of it and nothing else, and plain; then it has been taken."""
+        self.heard = True
+        shape = self._shape
+        found = None if shape is None or self._to_head else shape.cut(data)
+        if shape is None or found is None:
+            shape = None if self._to_head else shape_of(data)
+            found = None if shape is None else shape.cut(data)
+            if shape is None or found is None or len(data) - len(found[1]) > self._bounds.head:
+                return False
+            self._shape = shape
+        answer.came_whole(shape, found[0], found[1])
+        self._keep = True
+        self._finish(answer, clean=True)
+        return True
 
     def eof_received(self) -> None:
         self._over(None)
@@ -233,6 +251,13 @@ class Connection(asyncio.Protocol):
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
+
+    def _told(self, fault: Exception | None) -> ProtocolError:
+        if fault is None:
+            return ProtocolError(f"more than {self._bounds.head} bytes that are not body")
+        if isinstance(fault.__context__, ProtocolError):
+            return fault.__context__
+        return ProtocolError(f"not HTTP/1.1: {fault}")
 
     # The parser's side. What is raised here comes out of `feed_data` as the context of an error.
 
@@ -271,9 +296,3 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._answer is not None and self._answer.status:  # an interim answer has none
             self._ends = True
-
-
-def _told(fault: Exception) -> ProtocolError:
-    if isinstance(fault.__context__, ProtocolError):
-        return fault.__context__
-    return ProtocolError(f"not HTTP/1.1: {fault}")

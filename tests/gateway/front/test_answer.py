@@ -1,5 +1,6 @@
 """The heads of answers to plain requests."""
 
+import re
 from typing import Any, cast
 
 import pytest
@@ -7,6 +8,7 @@ from aiohttp import web
 
 from gateway.front.answer import AnswerHead, own, relayed
 from gateway.wire import Answer
+from gateway.wire.shape import shape_of
 
 OURS = {"x-gateway-pod": "http://pod:1", "x-request-id": "mine"}
 JSON = (b"Content-Type", b"application/json")
@@ -78,6 +80,62 @@ def test_a_type_and_a_date_are_added_where_there_are_none() -> None:
 def test_line_breaks_are_refused(bad: bytes) -> None:
     with pytest.raises(ValueError, match="CR or LF"):
         head((b"x", bad))
+
+
+def whole(*headers: bytes, ours: dict[str, str] = OURS, last: bool = False, shaped: bool = True) -> AnswerHead:
+    """The head of an answer that came whole; as one of its shape, or line by line."""
+    data = b"\r\n".join((b"HTTP/1.1 200 OK", *headers, b"", b"hello"))
+    shape = shape_of(data)
+    assert shape is not None
+    found = shape.cut(data)
+    assert found is not None
+    answer = Answer(cast("Any", None), 0)
+    answer.came_whole(shape, *found)
+    if not shaped:
+        answer.shape = None
+    return relayed(answer, ours, last=last)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (b"Content-Type: application/json", b"Content-Length: 5"),
+        (b"date: now", b"CONTENT-LENGTH: 05", b"server: uvicorn"),
+        (
+            b"X-Request-Id: theirs",
+            b"content-length: 5",
+            b"X-Gateway-Pod: theirs",
+            b"Server: \xe9",
+            b"content-type: a/b",
+        ),
+        (b"TE: theirs", b"a: b", b"a: c", b"content-length: 5", b"content-encoding: gzip"),
+        (b"content-length: 5",),
+    ],
+)
+def test_of_an_answer_that_came_whole_the_head_is_the_same(headers: tuple[bytes, ...], last: bool) -> None:
+    made, expected = whole(*headers, last=last), whole(*headers, last=last, shaped=False)
+    if b"date: now" not in headers:  # the second may have changed in between
+        assert re.sub(rb"Date: [^\r]*", b"", made.block) == re.sub(rb"Date: [^\r]*", b"", expected.block)
+        assert made.block.count(b"\r\nDate: ") == 1
+    else:
+        assert made == expected
+    assert b"theirs" not in made.block
+    assert (made.chunked, made.telling) == (expected.chunked, expected.telling) == (False, False)
+
+
+def test_what_differs_between_two_pods_heads_is_not_mixed_up() -> None:
+    for server in (b"one", b"two", b"one"):
+        made = whole(b"date: now", b"Server: " + server, b"Content-Length: 5", ours={"x-request-id": server.decode()})
+        assert made.block == (
+            b"HTTP/1.1 200 OK\r\nx-request-id: %b\r\ndate: now\r\nServer: %b\r\nContent-Length: 5\r\n"
+            b"Content-Type: application/octet-stream\r\n\r\n" % (server, server)
+        )
+
+
+def test_nor_may_ours_have_line_breaks() -> None:
+    with pytest.raises(ValueError, match="CR or LF"):
+        whole(b"Content-Length: 5", ours={"x-request-id": "a\r\nb: c"})
 
 
 def test_what_the_gateway_says_itself_has_a_length() -> None:

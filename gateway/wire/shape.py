@@ -1,0 +1,101 @@
+"""Answers that came whole, in one piece, and can be read in one way only.
+
+Nearly all that is not a stream comes so: a head with a length, and as much of a body behind it. A peer's heads are the
+same from answer to answer but for that length, and once a second for a date. So what is before and behind the digits is
+parsed once, and as long as it stays the same, byte for byte, an answer is found by comparing it.
+
+Plain are lines as `front.head` has them for requests: a token, a colon, one blank, a value without control characters
+that neither begins nor ends with a blank; one length, in digits; and nothing else that says where the body ends or what
+becomes of the connection. What is not plain may still be right, and the parser reads it, from the same first byte.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+_MOST_BYTES = 4096  # of a head, beside the digits; longer ones are not kept
+_MOST_DIGITS = 15
+_KEPT = 256  # shapes: of some pods' heads, with the dates of some seconds
+_LENGTH = re.compile(rb"\r\ncontent-length: (?=[0-9]{1,15}\r\n)", re.IGNORECASE)
+_STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ([\t -~\x80-\xff]*)")
+_LINE = re.compile(rb"\r\n([!#$%&'*+\-.^_`|~0-9A-Za-z]+): (?![ \t])([\t -~\x80-\xff]+)(?<![ \t])")
+_FRAME_BYTES = 4  # of a line: CR, LF, colon, blank
+_BODILESS = frozenset({204, 304})
+# What also says where a body ends, or what becomes of the connection; the second is what parsers take for the first.
+_UNUSUAL = frozenset(
+    {b"content-length", b"transfer-encoding", b"connection", b"proxy-connection", b"keep-alive", b"upgrade", b"trailer"}
+)
+_HEAD_END = b"\r\n\r\n"
+
+
+class Shape:
+    """A head but for the digits of its length: `start` before them, `rest` behind them to its end.
+
+    `before` and `after` are the header lines on either side of the one with the length, whose name is `length_name`.
+    Alike are only those that are the same.
+    """
+
+    __slots__ = ("_at", "_furthest", "after", "before", "length_name", "reason", "rest", "start", "status")
+
+    def __init__(self, status: int, reason: bytes, start: bytes, rest: bytes, lines: _Lines) -> None:
+        self.status = status
+        self.reason = reason
+        self.start = start
+        self.rest = rest
+        self._at = len(start)
+        self._furthest = len(start) + _MOST_DIGITS + len(rest)
+        self.before, self.length_name, self.after = lines
+
+    def cut(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """Digits and body of an answer of this shape that is all of `data`; None where that is something else."""
+        if not data.startswith(self.start):
+            return None
+        rest, at = self.rest, self._at
+        end = data.find(rest, at, self._furthest)
+        digits = data[at:end]
+        if end < 0 or not digits.isdigit():
+            return None
+        body = data[end + len(rest) :]
+        return (digits, body) if len(body) == int(digits) else None
+
+    def headers(self, digits: bytes) -> list[tuple[bytes, bytes]]:
+        """The header lines, in their order, as the peer spelled them."""
+        return [*self.before, (self.length_name, digits), *self.after]
+
+
+class _Lines(NamedTuple):
+    before: list[tuple[bytes, bytes]]
+    length_name: bytes
+    after: list[tuple[bytes, bytes]]
+
+
+def shape_of(data: bytes) -> Shape | None:
+    """The shape of the answer that `data` begins with; None where its head is not all there, or not plain."""
+    end = data.find(_HEAD_END, 0, _MOST_BYTES)
+    found = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
+    if found is None:
+        return None
+    begin = found.end()
+    return _shape(data[:begin], data[data.find(b"\r", begin) : end + len(_HEAD_END)])
+
+
+@lru_cache(_KEPT)
+def _shape(start: bytes, rest: bytes) -> Shape | None:
+    """The shape with these bytes before and behind the digits. O(bytes)."""
+    at = start.find(b"\r\n")
+    status = _STATUS.fullmatch(start, 0, at)
+    length_at = start.rfind(b"\r\n")
+    before, after = _lines(start[at:length_at]), _lines(rest[: -len(_HEAD_END)])
+    if status is None or int(status[1]) in _BODILESS or before is None or after is None:
+        return None
+    return Shape(int(status[1]), status[2], start, rest, _Lines(before, start[length_at + 2 : -2], after))
+
+
+def _lines(block: bytes) -> list[tuple[bytes, bytes]] | None:
+    """The header lines of which a block consists, each with the CRLF before it; None where they are not plain."""
+    lines: list[tuple[bytes, bytes]] = _LINE.findall(block)
+    if sum(map(len, map(b"".join, lines))) + _FRAME_BYTES * len(lines) != len(block):
+        return None
+    return lines if _UNUSUAL.isdisjoint(name.lower() for name, _ in lines) else None
