@@ -16,10 +16,11 @@ from aiohttp import web
 
 from config.schema import Limits
 from gateway.front.aiohttp_side import AiohttpSide
-from gateway.front.head import Head, cut, plain
+from gateway.front.head import Head, cut, digits_at, plain
 from gateway.front.plain import LINES, Plain
 from gateway.front.request import Request
 from gateway.surface import Endpoint
+from gateway.wire.shape import MOST_DIGITS, Around
 
 _log = structlog.get_logger("gateway.connection")
 _HEAD_END = b"\r\n\r\n"
@@ -35,6 +36,14 @@ class Service(NamedTuple):
 
     exchange: Callable[[Request], Awaitable[web.StreamResponse | None]]
     leaving: Callable[[], bool]
+
+
+class _Known(NamedTuple):
+    """A request's line and head that came twice, and what came of them."""
+
+    around: Around
+    endpoint: Endpoint
+    head: Head
 
 
 class Connection(AiohttpSide):
@@ -60,6 +69,7 @@ class Connection(AiohttpSide):
         self._task: asyncio.Task[None] | None = None  # that serves it
         self._last = b""  # head, without the length, and what came of it
         self._last_head: Head | None = None
+        self._known: _Known | None = None
         self._behind = bytearray()  # what came behind it
         self._held_up = False  # the client is not read for that
 
@@ -119,22 +129,27 @@ class Connection(AiohttpSide):
 
     def _takes(self, data: bytes) -> bool:
         """Begin to serve what has come, if it is plain. If not, tell whether aiohttp's parser stays at a boundary."""
+        if self._close or self._force_close:
+            return False
+        known = self._known
+        if known is not None and (found := known.around.cut(data)) is not None:
+            return self._begin(known.endpoint, known.head, data, found[1], int(found[0]))
         at, end = data.find(b"\r\n"), data.find(_HEAD_END)
-        if end < 0 or self._close or self._force_close:
+        if end < 0:
             return False
         begin = end + len(_HEAD_END)
         endpoint = LINES.get(data[:at])
         if endpoint is None and not (data.startswith(b"GET /") and begin == len(data)):
             return False
+        last = self._last_head
         head, length = self._head(data[at:end], at)
-        if head is None:
+        if head is None or endpoint is None or length is None:
+            self._boundary = head is not None and endpoint is None and length is None
             return False
-        if endpoint is None or length is None or length > self._limits.max_body:
-            self._boundary = endpoint is None and length is None
-            return False
-        self._boundary = True
-        self._begin(endpoint, head, data, begin, length)
-        return True
+        if head is last and end - at + MOST_DIGITS <= self._limits.max_header:
+            first, behind = digits_at(data[:end])
+            self._known = _Known(Around(data[:first], data[behind:begin]), endpoint, head)
+        return self._begin(endpoint, head, data, begin, length)
 
     def _head(self, block: bytes, line_bytes: int) -> tuple[Head | None, int | None]:
         """The head if it is plain, and so short that no limit is exceeded; the length of the body."""
@@ -147,7 +162,10 @@ class Connection(AiohttpSide):
         head = self._last_head
         return None if head is None or len(head.headers) >= limits.max_headers else head, length
 
-    def _begin(self, endpoint: Endpoint, head: Head, data: bytes, begin: int, length: int) -> None:
+    def _begin(self, endpoint: Endpoint, head: Head, data: bytes, begin: int, length: int) -> bool:
+        if length > self._limits.max_body:
+            return False
+        self._boundary = True
         self._stop()
         end = begin + length
         service = cast("Service", self._service)
@@ -158,6 +176,7 @@ class Connection(AiohttpSide):
         self._task = self._loop.create_task(self._serve(request, service))
         if len(data) > end:
             self._keep(data[end:])
+        return True
 
     async def _serve(self, request: Plain, service: Service) -> None:
         try:

@@ -70,6 +70,13 @@ def cut(block: bytes) -> tuple[bytes, int | None]:
     return block[: found.start()] + block[found.end() :], int(found[1])
 
 
+def digits_at(block: bytes) -> tuple[int, int]:
+    """Where those digits begin and end that `cut` would take for the length of a block that has one."""
+    found = _LENGTH.search(block)
+    assert found is not None, "what has a length has digits"  # noqa: S101 - for mypy
+    return found.span(1)
+
+
 def plain(rest: bytes) -> Head | None:
     """The header lines of a request, each with the CRLF before it, but for that of the length.
 

@@ -215,15 +215,21 @@ class Connection(asyncio.Protocol):
     def _came_whole(self, answer: Answer, data: bytes) -> bool:
         """Whether these first bytes are an answer, all of it and nothing else, and plain; then it has been taken."""
         self.heard = True
+        if self._to_head:
+            return False
         shape = self._shape
-        found = None if shape is None or self._to_head else shape.cut(data)
+        found = None if shape is None else shape.cut(data)
         if shape is None or found is None:
-            shape = None if self._to_head else shape_of(data)
+            shape = shape_of(data)
             found = None if shape is None else shape.cut(data)
-            if shape is None or found is None or len(data) - len(found[1]) > self._bounds.head:
+            if shape is None or found is None or found[1] > self._bounds.head:
                 return False
             self._shape = shape
-        answer.came_whole(shape, found[0], found[1])
+        digits, begin = found
+        body = data[begin:]
+        if len(body) != int(digits):
+            return False
+        answer.came_whole(shape, digits, body)
         self._keep = True
         self._finish(answer, clean=True)
         return True

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _MOST_BYTES = 4096  # of a head, beside the digits; longer ones are not kept
-_MOST_DIGITS = 15
+MOST_DIGITS = 15  # of a length
 _KEPT = 256  # shapes: of some pods' heads, with the dates of some seconds
 _LENGTH = re.compile(rb"\r\ncontent-length: (?=[0-9]{1,15}\r\n)", re.IGNORECASE)
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ([\t -~\x80-\xff]*)")
@@ -30,35 +30,41 @@ _UNUSUAL = frozenset(
 _HEAD_END = b"\r\n\r\n"
 
 
-class Shape:
-    """A head but for the digits of its length: `start` before them, `rest` behind them to its end.
+class Around:
+    """What of a first line and a head is around the digits of the length: `start` before, `rest` behind, to the end."""
 
-    `before` and `after` are the header lines on either side of the one with the length, whose name is `length_name`.
-    Alike are only those that are the same.
-    """
+    __slots__ = ("_at", "_furthest", "rest", "start")
 
-    __slots__ = ("_at", "_furthest", "after", "before", "length_name", "reason", "rest", "start", "status")
-
-    def __init__(self, status: int, reason: bytes, start: bytes, rest: bytes, lines: _Lines) -> None:
-        self.status = status
-        self.reason = reason
+    def __init__(self, start: bytes, rest: bytes) -> None:
         self.start = start
         self.rest = rest
         self._at = len(start)
-        self._furthest = len(start) + _MOST_DIGITS + len(rest)
-        self.before, self.length_name, self.after = lines
+        self._furthest = len(start) + MOST_DIGITS + len(rest)
 
-    def cut(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """Digits and body of an answer of this shape that is all of `data`; None where that is something else."""
+    def cut(self, data: bytes) -> tuple[bytes, int] | None:
+        """The digits, and where a body begins, of `data` that begins with this and any digits; else None. O(head)."""
         if not data.startswith(self.start):
             return None
         rest, at = self.rest, self._at
         end = data.find(rest, at, self._furthest)
         digits = data[at:end]
-        if end < 0 or not digits.isdigit():
-            return None
-        body = data[end + len(rest) :]
-        return (digits, body) if len(body) == int(digits) else None
+        return (digits, end + len(rest)) if end >= 0 and digits.isdigit() else None
+
+
+class Shape(Around):
+    """An answer's head but for the digits of its length.
+
+    `before` and `after` are the header lines on either side of the one with the length, whose name is `length_name`.
+    Alike are only those that are the same.
+    """
+
+    __slots__ = ("after", "before", "length_name", "reason", "status")
+
+    def __init__(self, status: int, reason: bytes, start: bytes, rest: bytes, lines: _Lines) -> None:
+        super().__init__(start, rest)
+        self.status = status
+        self.reason = reason
+        self.before, self.length_name, self.after = lines
 
     def headers(self, digits: bytes) -> list[tuple[bytes, bytes]]:
         """The header lines, in their order, as the peer spelled them."""

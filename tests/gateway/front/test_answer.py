@@ -90,7 +90,7 @@ def whole(*headers: bytes, ours: dict[str, str] = OURS, last: bool = False, shap
     found = shape.cut(data)
     assert found is not None
     answer = Answer(cast("Any", None), 0)
-    answer.came_whole(shape, *found)
+    answer.came_whole(shape, found[0], data[found[1] :])
     if not shaped:
         answer.shape = None
     return relayed(answer, ours, last=last)

@@ -73,6 +73,50 @@ async def test_what_is_not_plain_is_aiohttps(other: bytes) -> None:
         assert echo.plain == 0
 
 
+async def test_a_head_that_comes_again_is_taken_for_another_as_soon_as_it_is_one() -> None:
+    """From the third time on it is only compared, but for the digits of the length."""
+    usual, other = {"more": b"X-Y: z\r\n"}, {"more": b"X-Y: y\r\n"}
+    sent = [
+        *(post(body, **usual) for body in (b"1", b"22", b"3" * 100, b"", b"5" * 10)),
+        post(b"6", b"/v1/chat/completions", **usual),
+        post(b"7", **other),
+        post(b"8", **usual),
+    ]
+    echo = Echo()
+    async with connected(echo) as (connection, line):
+        await fed(connection, line, *sent)
+        said = answers(line.sent)
+        assert bodies(said) == [b"1", b"22", b"3" * 100, b"", b"5" * 10, b"6", b"7", b"8"]
+        assert [each.body[1] for each in said] == [
+            *["/v1/completions"] * 5,
+            "/v1/chat/completions",
+            *["/v1/completions"] * 2,
+        ]
+        assert [dict(each.body[2])["'x-y'"] for each in said] == ["'z'"] * 6 + ["'y'", "'z'"]
+        assert echo.plain == len(sent)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        post().replace(b": 2", b": +2"),
+        post().replace(b": 2", b": 2 "),
+        post().replace(b": 2", b":  2"),
+        post().replace(b": 2\r\n", b": 2\r\nContent-Length: 2\r\n"),
+        post().replace(b": 2\r\n", b": 2\n"),
+        post().replace(b": 2", b": 0000000000000002"),
+        post(bytes(LIMITS.max_body + 1)),
+    ],
+)
+async def test_nor_does_a_head_that_came_before_make_another_one_plain(other: bytes) -> None:
+    echo = Echo()
+    async with connected(echo) as (connection, line):
+        await fed(connection, line, *[post()] * 3)
+        assert echo.plain == 3
+        await fed(connection, line, other)
+        assert echo.plain == 3
+
+
 async def test_after_a_get_that_came_alone_a_request_can_be_plain_again() -> None:
     echo = Echo()
     async with connected(echo) as (connection, line):

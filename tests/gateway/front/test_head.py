@@ -11,7 +11,7 @@ from httptools import HttpRequestParser as Llhttp
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from gateway.front.head import cut, plain
+from gateway.front.head import cut, digits_at, plain
 
 GOOD = b"\r\nHost: gateway:8000\r\nContent-Length: 12\r\nContent-Type: application/json"
 TO_OPENAI = (
@@ -40,6 +40,12 @@ def test_what_peoples_clients_send_is_plain(block: bytes, length: int | None) ->
     lines = [b"%b: %b" % header for header in head.headers]
     assert lines == [line for line in block.split(b"\r\n")[1:] if not line.lower().startswith(b"content-length")]
     assert head.passed_on == [header for header in head.headers if header[0].lower() not in (b"host", b"connection")]
+
+
+@pytest.mark.parametrize("block", [GOOD, TO_OPENAI, TO_CURL, TO_NODE])
+def test_a_length_is_found_where_it_is_cut_out(block: bytes) -> None:
+    begin, end = digits_at(block)
+    assert int(block[begin:end]) == cut(block)[1]
 
 
 def is_plain(block: bytes) -> bool:

@@ -138,6 +138,38 @@ def test_any_bytes_are_an_answer_or_an_error(sent: list[bytes], places: list[int
     assert outcome.fault is not None or (outcome.answer is not None and outcome.answer.complete)
 
 
+@pytest.mark.parametrize(
+    ("sent", "body", "kept", "broken"),
+    [
+        (OK, b"ok", True, False),
+        (OK[:-1], b"o", False, True),
+        (OK + b"!", b"ok", False, False),
+        (OK + OK, b"ok", False, False),
+    ],
+)
+async def test_an_answer_that_looks_like_the_last_one_is_as_long_as_it_says(
+    sent: bytes, body: bytes, kept: bool, broken: bool
+) -> None:
+    parked: list[Connection] = []
+    connection, line = connected(parked)
+    for _ in range(3):
+        asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+        await asyncio.sleep(0)
+        connection.data_received(OK)
+        assert await rest(await asking) == b"ok"
+    parked.clear()
+    asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+    await asyncio.sleep(0)
+    connection.data_received(sent)
+    answer = await asking
+    assert await answer.read() == body
+    assert (parked == [connection], line.aborted) == (kept, not (kept or broken))
+    if broken:
+        connection.eof_received()
+        with pytest.raises(Disconnected):
+            await answer.read()
+
+
 async def test_the_bound_of_a_head_does_not_count_what_comes_after_it() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: "
     outcome = await played([head + b"x" * (996 - len(head)) + b"\r\n\r\n", b"5", b"\r\n", b"hello\r\n0\r\n\r\n"])
