@@ -80,7 +80,8 @@ class Handler:
         body: Body | None = bodies.arrived(request, endpoint.reads, self._limits)
         if body is None:
             body = await bodies.receive(request, endpoint.reads, self._limits)
-        ask = await self.understanding.ask(request, endpoint, body)
+        asked = self.understanding.ask(request, endpoint, body)
+        ask = asked if isinstance(asked, Ask) else await asked
         record.model = ask.model or ""
         self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
         learn = self._learner(request, ask) if endpoint.placed == "response" else None

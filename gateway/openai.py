@@ -108,6 +108,14 @@ _COUNTS = re.compile(
     rb'"(?<!\\")((?:prompt|completion|output|cached|(?:cache_(?:read|creation)_)?input)_tokens)":\s?(\d{1,12})(?![\d.])'
 )
 
+_BEFORE_TOKENS = len('"prompt')
+# As engines write those of completions, where it is all that an answer says of tokens.
+_USUAL = re.compile(
+    rb'"prompt_tokens":(\d{1,12}),(?:"total_tokens":\d{1,12},"completion_tokens":(\d{1,12})'
+    rb'|"completion_tokens":(\d{1,12}),"total_tokens":\d{1,12})'
+    rb'(?:,"prompt_tokens_details":(?:null|\{"cached_tokens":(\d{1,12})\}))?\}'
+)
+
 
 def usage(tail: Iterable[bytes]) -> Usage:
     """Read the counts from the end of an answer, JSON or SSE: the last mention of each field wins. O(len(tail))."""
@@ -115,6 +123,15 @@ def usage(tail: Iterable[bytes]) -> Usage:
     first = data.find(b'_tokens":')  # in C; the pattern would look at every quote before it
     if first < 0:
         return _NO_USAGE
+    usual = _USUAL.match(data, max(0, first - _BEFORE_TOKENS))
+    if usual is not None and data.find(b'_tokens":', usual.end()) < 0:
+        prompt, completion, the_same, cached = usual.groups()
+        return Usage(int(prompt), int(completion or the_same), None if cached is None else int(cached))
+    return _by_name(data, first)
+
+
+def _by_name(data: bytes, first: int) -> Usage:
+    """The last mention of each field, in whatever order and shape they come."""
     found = {name: int(count) for name, count in _COUNTS.findall(data, max(0, first - _LONGEST_NAME))}
     prompt, completion = found.get(b"prompt_tokens"), found.get(b"completion_tokens")
     cached = found.get(b"cached_tokens")

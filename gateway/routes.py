@@ -17,7 +17,7 @@ from config.schema import Limits
 from gateway import snapshot
 from gateway.answers import error_answer
 from gateway.bodies import read_body
-from gateway.decision import Decider
+from gateway.decision import Ask, Decider
 from gateway.errors import GatewayError, ModelNotFound, RequestError
 from gateway.explained import explanation
 from gateway.exposition import OPENMETRICS, TEXT, in_turns, openmetrics_wanted
@@ -244,7 +244,8 @@ class Routes:
         asked = request[ASKED]
         body = await read_body(asked, self._limits)
         endpoint = asked_about(request.query.get("path"), body)
-        ask = await self._handler.understanding.ask(asked, endpoint, body)
+        told = self._handler.understanding.ask(asked, endpoint, body)
+        ask = told if isinstance(told, Ask) else await told
         return _json(explanation(self._decider.decide(ask)))
 
     async def snapshot(self, request: web.Request) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 
 from aiohttp import hdrs
@@ -17,7 +18,7 @@ from gateway.openai import Named, Peek
 from gateway.pods import PodTable
 from gateway.sessions import Sessions, session_of
 from gateway.surface import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
-from gateway.tokens import Tokenizer, unknown
+from gateway.tokens import Prompt, Tokenizer, unknown
 
 _NOTHING_PEEKED = Peek()
 _COMPUTES_NOTHING = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_DELETE})
@@ -31,14 +32,24 @@ class Understanding:
         self._tokenizer = tokenizer
         self._sessions = sessions
 
-    async def ask(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:
-        """What a request comes to, its prompt tokenized where it is known how."""
+    def ask(self, request: Request, endpoint: Endpoint, body: Body) -> Ask | Awaitable[Ask]:
+        """What a request comes to, its prompt tokenized where it is known how: at once, or to be awaited."""
         if endpoint.prompt is None or isinstance(body, Upload) or _goes_on(endpoint, body):
-            return await self._by_load(request, endpoint, body)
+            return self._by_load(request, endpoint, body)
         peek = openai.peek(body)
         model = _required(self._model(request, peek.model))
         pods = partial(self._pods.serving, model)
-        prompt = await self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
+        prompt = self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
+        if isinstance(prompt, Prompt):
+            return self._asked(request, endpoint, peek, model, prompt)
+        return self._awaited(request, endpoint, peek, model, prompt)
+
+    async def _awaited(
+        self, request: Request, endpoint: Endpoint, peek: Peek, model: str, prompt: Awaitable[Prompt]
+    ) -> Ask:
+        return self._asked(request, endpoint, peek, model, await prompt)
+
+    def _asked(self, request: Request, endpoint: Endpoint, peek: Peek, model: str, prompt: Prompt) -> Ask:
         return Ask(
             request.id,
             peek,

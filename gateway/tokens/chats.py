@@ -71,16 +71,16 @@ class Chats:
 
     def prompt(self, asked: Conversation) -> Prompt | Awaitable[Prompt]:
         """A conversation's prompt: at once where it is remembered, else to be awaited."""
-        if asked.is_chat and not given(asked.ask.messages):
+        if asked.kind == "chat/completions" and not given(asked.ask.messages):
             return unknown("invalid")
         base, here = self._models.serving(asked.model, asked.pods)
-        if here is not None:
-            key = asked.key(f"local\0{base}")
-            if (ids := self._memo.get(key)) is not None:
-                return asked.prompt(ids, len(ids), base)
-            return self._by_files(asked, here, base, key)
-        self._models.require_pod("no-files")
-        return self._by_pod(asked)
+        if here is None:
+            self._models.require_pod("no-files")
+            base = ""
+        key = asked.key(f"pod\0{asked.model}" if here is None else f"local\0{base}")
+        if (ids := self._memo.get(key)) is not None:
+            return asked.prompt(ids, len(ids), base)
+        return self._told(asked, key) if here is None else self._by_files(asked, here, base, key)
 
     async def _by_files(self, asked: Conversation, here: LocalTokenizer, base: str, key: bytes) -> Prompt:
         work = partial(_made_here, here, asked.kind, asked.body)
@@ -89,18 +89,13 @@ class Chats:
             return rendered
         if made.ids is None:
             self._models.require_pod(made.reason)
-            told = self._by_pod(asked)
-            return told if isinstance(told, Prompt) else await told
+            key = asked.key(f"pod\0{asked.model}")
+            ids = self._memo.get(key)
+            return await self._told(asked, key) if ids is None else asked.prompt(ids, len(ids))
         if made.reason == "media":
             return Prompt((made.ids,), "local", "media", whole=False, base=base, reused=made.reused)
         self._memo.put(key, made.ids)
         return asked.prompt(made.ids, made.reused, base)
-
-    def _by_pod(self, asked: Conversation) -> Prompt | Awaitable[Prompt]:
-        key = asked.key(f"pod\0{asked.model}")
-        if (ids := self._memo.get(key)) is not None:
-            return asked.prompt(ids, len(ids))
-        return self._told(asked, key)
 
     async def _told(self, asked: Conversation, key: bytes) -> Prompt:
         with_media = holds_media(asked.body)

@@ -102,10 +102,10 @@ class Prompt(Struct, frozen=True):
     @property
     def tokens(self) -> int | None:
         """Prompt tokens over all sequences, as far as they are known; None: not at all."""
-        if self.tokens_from == "none":
-            return None
         sequences = self.sequences
-        return len(sequences[0]) if len(sequences) == 1 else sum(map(len, sequences))
+        if len(sequences) == 1:  # nearly always, and asked for several times a request
+            return len(sequences[0])
+        return None if self.tokens_from == "none" else sum(map(len, sequences))
 
 
 def unknown(reason: Reason) -> Prompt:

@@ -7,6 +7,7 @@ A chat's fields go to the pod as the client wrote them. Responses and messages a
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from operator import attrgetter
 
 import msgspec
@@ -33,6 +34,7 @@ _CHAT_FIELDS = (
 _MARKS = tuple(b"\0%d\0" % number for number in range(len(_CHAT_FIELDS)))
 _chat_fields = attrgetter(*_CHAT_FIELDS)
 _NO_MORE = (UNSET,) * (len(_CHAT_FIELDS) - 1)
+_BACKENDS = 256  # whose digests are kept begun
 _NONE = b"null"
 _MEDIA = re.compile(rb'"(?:input_)?(?:image|audio|video|file|prompt_embeds)(?:_url|_pil|_embeds)?"')
 
@@ -68,15 +70,24 @@ def holds_media(question: bytes) -> bool:
 
 def chat_key(ask: Peek, by: str) -> bytes:
     """What a chat is remembered under, of tokens made `by` a backend for a model. O(fields), in C."""
-    digest = xxhash.xxh3_128(by.encode())
     fields = _chat_fields(ask)
-    # Most chats are messages and nothing else, which is seen at once.
-    marks = _MARKS[:1] if fields[1:] == _NO_MORE else _MARKS
-    for mark, field in zip(marks, fields, strict=False):
+    messages = fields[0]
+    if fields[1:] == _NO_MORE and messages is not UNSET:  # most chats, which is seen at once
+        digest = _of_messages(by).copy()
+        digest.update(messages)
+        return digest.digest()
+    digest = xxhash.xxh3_128(by.encode())
+    for mark, field in zip(_MARKS, fields, strict=True):
         if field is not UNSET:
             digest.update(mark)
             digest.update(field)
     return digest.digest()
+
+
+@lru_cache(_BACKENDS)
+def _of_messages(by: str) -> xxhash.xxh3_128:
+    """A digest of what is in front of the messages; to be copied."""
+    return xxhash.xxh3_128(by.encode() + _MARKS[0])
 
 
 def text_key(prompt: str, ask: Peek, by: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec import UNSET
 
 from config.schema import Breaker, Tokens
 from gateway.breaker import State
@@ -138,28 +139,37 @@ class Tokenizer:
         """Whether the pod is asked for tokens."""
         return self._backend.state(pod)
 
-    async def tokenize(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods) -> Prompt:
-        """The request's prompts as ids; `pods` serve the model, the ones to ask."""
-        if given(ask.truncate_prompt_tokens):
+    def tokenize(self, kind: PromptKind, ask: Peek, body: bytes, model: str, pods: Pods) -> Prompt | Awaitable[Prompt]:
+        """The request's prompts as ids, at once or to be awaited; `pods` serve the model, the ones to ask."""
+        if ask.truncate_prompt_tokens is not UNSET and given(ask.truncate_prompt_tokens):
             return unknown("truncated")
-        if given(ask.prompt_embeds):
+        if ask.prompt_embeds is not UNSET and given(ask.prompt_embeds):
             return unknown("embeds")
         began = time.perf_counter()
         deadline = asyncio.get_running_loop().time() + self._settings.timeout
         try:
             made = self._made(kind, ask, body.removeprefix(BYTE_ORDER_MARK), model, pods, deadline)
-            prompt = made if isinstance(made, Prompt) else await made
-        except Unanswered as failure:
-            prompt = unknown(failure.reason)
-        except Refused as refused:
-            prompt = unknown(refused.reason)
-        except Exception as fault:  # noqa: BLE001 - conversions see whatever clients send: a fault must not cost the request
-            prompt = self._fault(fault, model)
+        except Exception as error:  # noqa: BLE001 - as in `_awaited`
+            made = self._without(error, model)
+        return self._counted(made, began) if isinstance(made, Prompt) else self._awaited(made, model, began)
+
+    async def _awaited(self, made: Awaitable[Prompt], model: str, began: float) -> Prompt:
+        try:
+            prompt = await made
+        except Exception as error:  # noqa: BLE001 - conversions see whatever clients send: a fault must not cost the request
+            prompt = self._without(error, model)
+        return self._counted(prompt, began)
+
+    def _counted(self, prompt: Prompt, began: float) -> Prompt:
         if (counters := self._counters.get(prompt.tokens_from)) is not None:
             seconds, reused = counters
             seconds.observe(time.perf_counter() - began)
             reused.inc(prompt.reused)
         return prompt
+
+    def _without(self, error: Exception, model: str) -> Prompt:
+        """A prompt that nobody told, or that there is none of."""
+        return unknown(error.reason) if isinstance(error, Unanswered | Refused) else self._fault(error, model)
 
     def _fault(self, fault: Exception, model: str) -> Prompt:
         """Go on without ids; the log has the first of each kind, the counter all."""

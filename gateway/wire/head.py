@@ -7,32 +7,30 @@ request ends are how requests are smuggled.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 
 _REQUEST = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+ [!-~\x80-\xff]+")  # RFC 9110, 5.6.2; a target without blanks
+_FRAMING = re.compile(rb"\r\n(?:host|content-length|transfer-encoding):", re.IGNORECASE)
 # RFC 9110, 8.6: where no content is expected none is announced; some servers take a length of 0 amiss.
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"})
 
 _BEGINNINGS = 256  # kept, of some hundred bytes each: few targets make nearly all requests
+_OWN = 3  # headers at the end may differ from request to request: its id, a rank, a key; those before are the client's
+_BLOCKS = 256  # kept, of a kilobyte each where headers are many: one for each client's connection, and few at once
 
 
 def request_head(
-    method: bytes, target: bytes, authority: bytes, headers: Iterable[tuple[bytes, bytes]], length: int | None
+    method: bytes, target: bytes, authority: bytes, headers: Sequence[tuple[bytes, bytes]], length: int | None
 ) -> bytes:
     """A request line and header block, ended by an empty line. O(bytes).
 
     `length` is the body's in bytes, None where it is sent chunked. Raises ValueError for a method or target that is
     none, for CR, LF or NUL in a name or value, and for `headers` that frame the request.
     """
-    lines = [b"", *map(b": ".join, headers)]
-    block = b"\r\n".join(lines)
-    breaks = len(lines) - 1
-    if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
-        raise ValueError("a header name or value has CR, LF or NUL in it")
-    lowered = block.lower()
-    if b"\r\nhost:" in lowered or b"\r\ncontent-length:" in lowered or b"\r\ntransfer-encoding:" in lowered:
-        raise ValueError("headers may not frame the request")
+    block = _checked(headers[-_OWN:])
+    if len(headers) > _OWN:
+        block = _block(tuple(headers[:-_OWN])) + block
     if length is None:
         framing = b"\r\nTransfer-Encoding: chunked"
     elif length or method not in _BODILESS:
@@ -40,6 +38,20 @@ def request_head(
     else:
         framing = b""
     return b"%b%b%b\r\n\r\n" % (_beginning(method, target, authority), block, framing)
+
+
+def _checked(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Header lines, each with a CRLF before it. Raises ValueError."""
+    block = b"\r\n".join([b"", *map(b": ".join, headers)])
+    breaks = len(headers)
+    if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
+        raise ValueError("a header name or value has CR, LF or NUL in it")
+    if _FRAMING.search(block):
+        raise ValueError("headers may not frame the request")
+    return block
+
+
+_block = lru_cache(_BLOCKS)(_checked)
 
 
 @lru_cache(_BEGINNINGS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -84,7 +84,7 @@ class Pool:
         origin: Origin,
         method: bytes,
         target: bytes,
-        headers: Iterable[tuple[bytes, bytes]],
+        headers: Sequence[tuple[bytes, bytes]],
         body: bytes | AsyncIterable[bytes] = b"",
         *,
         length: int | None = None,

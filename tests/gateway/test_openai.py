@@ -336,3 +336,28 @@ def test_an_error_quotes_whatever_it_has_to() -> None:
 )
 def test_of_a_message_what_was_cached_counts_apart(counts: str, read: Usage) -> None:
     assert usage([f'{{"type":"message","usage":{{{counts}}}}}'.encode()]) == read
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        (b'"prompt_tokens":46,"total_tokens":50,"completion_tokens":4', Usage(46, 4)),
+        (b'"prompt_tokens":46,"total_tokens":50,"completion_tokens":4,"prompt_tokens_details":null', Usage(46, 4)),
+        (b'"prompt_tokens":46,"completion_tokens":4,"total_tokens":50', Usage(46, 4)),
+        (
+            b'"prompt_tokens":46,"completion_tokens":4,"total_tokens":50,"prompt_tokens_details":{"cached_tokens":32}',
+            Usage(46, 4, 32),
+        ),
+        (b'"prompt_tokens":46,"total_tokens":50,"completion_tokens":4.5', Usage(46)),
+        (b'"prompt_tokens":46,"total_tokens":50,"completion_tokens":1234567890123', Usage(46)),
+        (b'"prompt_tokens":0,"total_tokens":0,"completion_tokens":0,"input_tokens":5', Usage(0, 0)),
+    ],
+)
+@pytest.mark.parametrize(
+    "behind", [b"", b',"prompt_tokens":7', b'},"x":{"cached_tokens":8,"completion_tokens":9', b',"y":"_tokens"']
+)
+def test_the_usual_counts_are_read_like_any_others(counts: bytes, expected: Usage, behind: bytes) -> None:
+    """In the order in which engines write them, and with something behind them, which counts as well."""
+    prompt = 7 if b"prompt" in behind else expected.prompt
+    completion, cached = (9, 8) if b"cached" in behind else (expected.completion, expected.cached)
+    assert usage([b'{"usage":{' + counts + behind + b"}}"]) == Usage(prompt, completion, cached)
