@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -26,7 +25,7 @@ from gateway.front.unusual import ASKED, Unusual
 from gateway.gate import ADMIN_PATHS, OPEN_PATHS, UNCOUNTED, Gate, may_use, require_admin
 from gateway.handler import Handler
 from gateway.journal import CLIENT_LEFT_STATUS, Journal
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, Record
 from gateway.pods import PodTable
 from gateway.shown import breaker_rows, link_rows, model_card, pod_row
 from gateway.surface import ENDPOINTS, OTHER
@@ -113,34 +112,54 @@ class Routes:
     async def _border(self, request: web.Request, handler: Next) -> web.StreamResponse:
         """What came through aiohttp."""
         asked = request[ASKED] = Unusual(request)
-        answer = await self._journaled(asked, partial(handler, request))
-        assert answer is not None, "what aiohttp calls returns an answer"  # noqa: S101 - for mypy
-        return answer
+        return await self._journaled(asked, partial(handler, request))
 
-    def exchange(self, request: Request) -> Awaitable[web.StreamResponse | None]:
-        """What came without aiohttp. Returns what is to be answered; None where it has been."""
-        return self._journaled(request, partial(self._plain, request))
+    async def exchange(self, request: Request) -> web.Response | None:
+        """What came without aiohttp. Returns what is to be answered; None where it has been.
 
-    async def _journaled(
-        self, request: Request, then: Callable[[], Awaitable[web.StreamResponse | None]]
-    ) -> web.StreamResponse | None:
-        """What operators and probes ask is not in the journal: it would drown what clients ask."""
+        As `serve`; a plain request has the method and the very path of its endpoint.
+        """
         record = self._journal.begins(request)
         try:
-            answer = await then()
-            if answer is not None:
-                record.status = answer.status
-        except asyncio.CancelledError:
-            if not self._handler.drain.over or request.sent > 0:
-                record.status = CLIENT_LEFT_STATUS
+            counted = self._gate.admitted(request)
+            if counted is UNCOUNTED:
+                await self._handler.serve(request, request.endpoint)
+            else:
+                with counted:
+                    await self._handler.serve(request, request.endpoint)
+        except (asyncio.CancelledError, Exception) as error:  # whatever it is, the client gets an answer
+            if (answer := self._instead(error, request, record)) is None:
                 raise
-            answer = self._told(request, self._handler.drain.refusal())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            answer = self._told(request, error)
+            return answer
+        finally:
+            self._journal.ended(request, record)
+        return None
+
+    async def _journaled(
+        self, request: Request, then: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """What operators and probes ask is not in the journal: it would drown what clients ask."""
+        record = self._journal.begins(request)
+        answer: web.StreamResponse | None
+        try:
+            answer = await then()
+            record.status = answer.status
+        except (asyncio.CancelledError, Exception) as error:
+            if (answer := self._instead(error, request, record)) is None:
+                raise
         finally:
             if request.resource not in _FOR_OPERATORS:
                 self._journal.ended(request, record)
         return answer
+
+    def _instead(self, error: BaseException, request: Request, record: Record) -> web.Response | None:
+        """What is answered instead of what was asked for; None to a client that has left."""
+        if isinstance(error, Exception):
+            return self._told(request, error)
+        if self._handler.drain.over and request.sent == 0:
+            return self._told(request, self._handler.drain.refusal())
+        record.status = CLIENT_LEFT_STATUS
+        return None
 
     def _told(self, request: Request, error: Exception) -> web.Response:
         """What a client is told of an error. Of a fault the traceback goes to the log."""
@@ -166,17 +185,6 @@ class Routes:
         answer.headers["x-request-id"] = request.id
         request.record.status, request.record.reason = answer.status, reason
         return answer
-
-    def _plain(self, request: Request) -> Awaitable[None]:
-        """As `serve`; a plain request has the method and the very path of its endpoint."""
-        counted = self._gate.admitted(request)
-        if counted is UNCOUNTED:
-            return self._handler.serve(request, request.endpoint)
-        return self._counted(request, counted)
-
-    async def _counted(self, request: Request, counted: AbstractContextManager[None]) -> None:
-        with counted:
-            await self._handler.serve(request, request.endpoint)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Whatever pods answer. How, the table of endpoints says."""

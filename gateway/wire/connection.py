@@ -86,19 +86,10 @@ class Connection(asyncio.Protocol):
         `length`: of a body that comes in pieces, None to send it chunked. `to_head`: the method is HEAD. Raises
         Disconnected, ProtocolError, and what `body` raises; ValueError where it is not as long as it was said to be.
         """
-        answer = self._answer = Answer(self, self._bounds.behind)
-        self._headers = answer.headers
-        self._to_head = to_head
-        self._sent = True
-        self.heard = self._keep = self._until_close = self._ends = False
-        self._overhead = 0
+        answer = self.send(head, body if isinstance(body, bytes) else b"", to_head=to_head)
         try:
             if not isinstance(body, bytes):
-                await self._upload(head, body, length)
-            elif len(body) <= _JOINED_BYTES:
-                self._transport.write(head + body)
-            else:
-                self._transport.writelines((head, body))
+                await self._upload(body, length)
             while not answer.status:
                 await answer.news()
         except BaseException:
@@ -106,10 +97,23 @@ class Connection(asyncio.Protocol):
             raise
         return answer
 
-    async def _upload(self, head: bytes, body: AsyncIterable[bytes], length: int | None) -> None:
+    def send(self, head: bytes, body: bytes, *, to_head: bool) -> Answer:
+        """Send a request; return its answer, which is still to come. Whoever stops waiting for it releases it."""
+        answer = self._answer = Answer(self, self._bounds.behind)
+        self._headers = answer.headers
+        self._to_head = to_head
+        self._sent = True
+        self.heard = self._keep = self._until_close = self._ends = False
+        self._overhead = 0
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        return answer
+
+    async def _upload(self, body: AsyncIterable[bytes], length: int | None) -> None:
         """Send a body as it comes, until the answer or the connection's end cuts in on the wait for more of it."""
         self._sent = False
-        self._transport.write(head)
         try:
             async with asyncio.timeout(None) as self._region:
                 await self._send(body, length)

@@ -97,16 +97,21 @@ class Pool:
         Raises ConnectError, ConnectTimeout, Disconnected, ProtocolError; ValueError for what `request_head` refuses or
         a body that is not `length` bytes; what `body` raises. Cancelling it ends its connection.
         """
-        whole = isinstance(body, bytes)
-        head = request_head(method, target, origin.authority, headers, len(body) if isinstance(body, bytes) else length)
+        size = len(body) if isinstance(body, bytes) else length
+        head = request_head(method, target, origin.authority, headers, size)
         to_head = method == b"HEAD"
-        connection = self._take(origin) if whole else None
-        if connection is not None:
+        if isinstance(body, bytes) and (connection := self._take(origin)) is not None:
+            # As `exchange` does, but for a coroutine less on the way of nearly all requests.
+            answer = connection.send(head, body, to_head=to_head)
             try:
-                return await connection.exchange(head, body, length=length, to_head=to_head)
-            except Disconnected:
-                if connection.heard:
+                while not answer.status:
+                    await answer.news()
+            except BaseException as error:
+                answer.release()
+                if not isinstance(error, Disconnected) or connection.heard:
                     raise
+            else:
+                return answer
             self.resent += 1
         connection = await self._connect(origin)
         return await connection.exchange(head, body, length=length, to_head=to_head)
