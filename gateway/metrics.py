@@ -126,7 +126,7 @@ class Metrics(Families):
 
     def completed(self, record: Record, now: float) -> None:
         """Count a request that has ended."""
-        # Here and below counters are moved by hand, not by `inc`: there are ten of them for every request.
+        # Here and below counters are moved by hand, not by calls: there are ten of them for every request.
         reason = record.reason or record.broken or record.engine_error
         key = record.endpoint, record.model, record.pod, record.status, reason
         outcome = self._outcomes.get(key) or self._outcome(key)
@@ -189,7 +189,8 @@ class Metrics(Families):
         else:
             ttft.observe(first_byte - record.started)
         taken = first_byte - record.placed
-        of_pod.ttft.observe(taken)
+        of_pod.ttft.count += 1
+        of_pod.ttft.total += taken
         if record.source:
             self.pull_seconds.labels(record.source).observe(taken)
         if record.predicted_ttft is not None and taken > 0 and not record.engine_error:

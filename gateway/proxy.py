@@ -31,6 +31,7 @@ from gateway.wire import Answer, Origin, Pool, WireError
 
 _UNAVAILABLE = frozenset({502, 503, 504})  # these speak against a pod, whether another one is asked or not
 _MULTIPLE_CHOICES = 300  # the first status that is no success
+_FAILED = 400  # the first status that may be a pod's failure
 _TAIL_CHUNKS = 4  # the usage of a stream is in its last chunk or two
 
 
@@ -94,7 +95,8 @@ class Proxy:
             with self._deadlines.within(self._limits.first_byte_timeout, attempt.guard) as deadline:
                 answer = await self._send(request, attempt)
                 try:
-                    error = self._refusal(answer.status, attempt, lease, where)
+                    failed = answer.status >= _FAILED
+                    error = self._refusal(answer.status, attempt, lease, where) if failed else None
                     chunk = answer.here() or await answer.read()
                     if answer.status == 200 and attempt.completes and engine_errors.suspicious(chunk):
                         chunk, error = await _judged(answer, chunk, attempt, where)

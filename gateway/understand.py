@@ -34,10 +34,13 @@ class Understanding:
 
     def ask(self, request: Request, endpoint: Endpoint, body: Body) -> Ask | Awaitable[Ask]:
         """What a request comes to, its prompt tokenized where it is known how: at once, or to be awaited."""
-        if endpoint.prompt is None or isinstance(body, Upload) or _goes_on(endpoint, body):
+        stored = endpoint.placed == "response"
+        if endpoint.prompt is None or isinstance(body, Upload) or (stored and _goes_on(body)):
             return self._by_load(request, endpoint, body)
         peek = openai.peek(body)
-        model = _required(self._model(request, peek.model))
+        model = self._model(request, peek.model)
+        if model is None:
+            raise _model_missing()
         pods = partial(self._pods.serving, model)
         prompt = self._tokenizer.tokenize(endpoint.prompt, peek, body, model, pods)
         if isinstance(prompt, Prompt):
@@ -56,7 +59,7 @@ class Understanding:
             model,
             prompt,
             pulls=endpoint.pulls,
-            session=self._session(request, peek),
+            session=self._session(request, peek) if self._sessions.wanted else None,
             streams=endpoint.timely and peek.stream is True,
         )
 
@@ -65,8 +68,8 @@ class Understanding:
         named = Named() if stored is not None else await _named(request, body)
         needed = stored or (named.previous_response_id if endpoint.placed == "response" else None)
         model = self._model(request, named.model)
-        if endpoint.reads == "json":
-            model = _required(model)
+        if endpoint.reads == "json" and model is None:
+            raise _model_missing()
         # What does not say of which model it is must not reach one that the key may not use. A form may name another
         # model after the first, and a response is found where it is.
         anywhere = model is not None and needed is None and not isinstance(body, Upload)
@@ -86,7 +89,8 @@ class Understanding:
 
     def _model(self, request: Request, named: str | None) -> str | None:
         """The model named, or the only one there is; None where it could be any."""
-        require_model(request, named)
+        if request.key is not None:
+            require_model(request, named)
         if named is not None and self._pods.knows(named):
             return named
         models = self._pods.models()
@@ -124,12 +128,10 @@ def asked_about(path: str | None, body: bytes) -> Endpoint:
     raise RequestError("path: no path whose prompt is looked at.", code="invalid_value", param="path")
 
 
-def _goes_on(endpoint: Endpoint, body: bytes) -> bool:
-    """Whether the prompt begins with what only a pod keeps."""
-    return endpoint.placed == "response" and openai.named(body).previous_response_id is not None
+def _goes_on(body: bytes) -> bool:
+    """Whether a response's prompt begins with what only a pod keeps."""
+    return openai.named(body).previous_response_id is not None
 
 
-def _required(model: str | None) -> str:
-    if model is None:
-        raise RequestError("model: required, the fleet serves several.", code="missing_model", param="model")
-    return model
+def _model_missing() -> RequestError:
+    return RequestError("model: required, the fleet serves several.", code="missing_model", param="model")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -163,13 +163,13 @@ class Connection(AiohttpSide):
         return None if head is None or len(head.headers) >= limits.max_headers else head, length
 
     def _begin(self, endpoint: Endpoint, head: Head, data: bytes, begin: int, length: int) -> bool:
-        if length > self._limits.max_body:
+        service, transport = self._service, self.transport
+        if length > self._limits.max_body or service is None or transport is None:
             return False
         self._boundary = True
-        self._stop()
+        if self._deadline is not None:
+            self._stop()
         end = begin + length
-        service = cast("Service", self._service)
-        transport = cast("asyncio.Transport", self.transport)
         request = Plain(head, length, data[begin:end], endpoint, transport, self._loop, service.leaving)
         request.paused = self._paused
         self._plain = request
@@ -222,7 +222,8 @@ class Connection(AiohttpSide):
     def _next(self) -> None:
         """Between two requests."""
         self._plain = None
-        self._stop()
+        if self._deadline is not None:
+            self._stop()
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)

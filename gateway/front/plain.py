@@ -171,8 +171,8 @@ class Plain(Request):
         await self._all_out()
 
     async def relay(self, relay: Relay) -> None:
-        answer, chunk = relay.answer, relay.chunk
-        if self._transport.is_closing():
+        answer, chunk, transport = relay.answer, relay.chunk, self._transport
+        if transport.is_closing():
             raise ClientLeftError
         complete = answer.complete
         if complete and (rest := answer.take()):
@@ -182,7 +182,9 @@ class Plain(Request):
         self.closing = self._leaving()
         head = relayed(answer, relay.headers, last=self.closing)
         self._chunked, self._telling = head.chunked, head.telling
-        self._write(head.block + self._framed(chunk, last=complete))
+        begin = head.block + (self._framed(chunk, last=complete) if head.chunked else chunk)
+        self._written += len(begin)
+        transport.write(begin)
         if complete and not self.paused:
             self.whole = True
         else:

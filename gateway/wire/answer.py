@@ -175,13 +175,17 @@ class Answer:
         return waiter
 
     def came_whole(self, shape: Shape, digits: bytes, body: bytes) -> None:
-        """All of it has arrived at once."""
+        """All of it has arrived at once, and nobody has had anything of it yet."""
         self.shape, self.digits = shape, digits
         self.status, self.reason = shape.status, shape.reason
         self.headers = shape.headers(digits)
         if body:
             self._pieces.append(body)
             self._held = len(body) + _PIECE_BYTES
+        self.complete = True
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def feed(self, piece: bytes) -> None:
         """A piece has arrived, for who reads; what is diverted goes to the sink itself."""

@@ -168,6 +168,10 @@ class Connection(asyncio.Protocol):
     def _finish(self, answer: Answer, *, clean: bool) -> None:
         self._answer = None
         answer.finish()
+        self._done(clean=clean)
+
+    def _done(self, *, clean: bool) -> None:
+        """All has arrived; `clean`: and nothing else."""
         if self._region is not None:
             self._cut_in()
         if self._to_head:
@@ -234,8 +238,9 @@ class Connection(asyncio.Protocol):
         if len(body) != int(digits):
             return False
         answer.came_whole(shape, digits, body)
+        self._answer = None
         self._keep = True
-        self._finish(answer, clean=True)
+        self._done(clean=True)
         return True
 
     def eof_received(self) -> None:
