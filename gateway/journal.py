@@ -76,4 +76,4 @@ def _request_id(given: str) -> str:
     """The client's `x-request-id` where it is usable, else a fresh one."""
     if 0 < len(given) <= _MAX_REQUEST_ID_LENGTH and given.isprintable():
         return given
-    return f"{random.getrandbits(128):032x}"
+    return random.getrandbits(128).to_bytes(16, "big").hex()
