@@ -17,7 +17,7 @@ from httptools import HttpParserError, HttpResponseParser
 
 from gateway.wire.answer import Answer
 from gateway.wire.errors import Disconnected, ProtocolError
-from gateway.wire.shape import Shape, shape_of
+from gateway.wire.shape import Seen, Shape
 
 _JOINED_BYTES = 16 * 1024  # up to here copying the body behind its head is cheaper than a second buffer
 
@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         "_parked",
         "_parser",
         "_region",
+        "_seen",
         "_sent",
         "_shape",
         "_to_head",
@@ -69,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._got: list[bytes] = []
         self.on_body = self._got.append  # as the parser's callback: one call per piece, none of Python's
         self._parser = HttpResponseParser(self)
+        self._seen = Seen()
         self._shape: Shape | None = None  # of the last answer that had one
         self._drained: asyncio.Future[None] | None = None  # None: the peer takes what is written
         self._region: asyncio.Timeout | None = None  # of an upload that the answer may cut short
@@ -228,15 +230,18 @@ class Connection(asyncio.Protocol):
         shape = self._shape
         found = None if shape is None else shape.cut(data)
         if shape is None or found is None:
-            shape = shape_of(data)
+            shape = self._seen.shape_of(data)
             found = None if shape is None else shape.cut(data)
             if shape is None or found is None or found[1] > self._bounds.head:
                 return False
-            self._shape = shape
         digits, begin = found
         body = data[begin:]
         if len(body) != int(digits):
+            self._seen.missed()
             return False
+        if shape is not self._shape:
+            self._shape = shape
+            self._seen.found()
         answer.came_whole(shape, digits, body)
         self._answer = None
         self._keep = True

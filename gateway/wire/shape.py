@@ -2,7 +2,8 @@
 
 Nearly all that is not a stream comes so: a head with a length, and as much of a body behind it. A peer's heads are the
 same from answer to answer but for that length, and once a second for a date. So what is before and behind the digits is
-parsed once, and as long as it stays the same, byte for byte, an answer is found by comparing it.
+parsed when it comes again, and as long as it stays the same, byte for byte, an answer is found by comparing it. Where
+every head is another one, as with an id of the peer's in it, it is soon hardly looked at any more.
 
 Plain are lines as `front.head` has them for requests: a token, a colon, one blank, a value without control characters
 that neither begins nor ends with a blank; one length, in digits; and nothing else that says where the body ends or what
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 _MOST_BYTES = 4096  # of a head, beside the digits; longer ones are not kept
 MOST_DIGITS = 15  # of a length
+_MOST_SKIPPED = 63  # answers, between two that are looked at
 _KEPT = 256  # shapes: of some pods' heads, with the dates of some seconds
 _LENGTH = re.compile(rb"\r\ncontent-length: (?=[0-9]{1,15}\r\n)", re.IGNORECASE)
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ([\t -~\x80-\xff]*)")
@@ -77,19 +79,51 @@ class _Lines(NamedTuple):
     after: list[tuple[bytes, bytes]]
 
 
-def shape_of(data: bytes) -> Shape | None:
-    """The shape of the answer that `data` begins with; None where its head is not all there, or not plain."""
+class Seen:
+    """What the heads of a connection's answers were like, to find those that come again."""
+
+    __slots__ = ("_halves", "_missed", "_skipped")
+
+    def __init__(self) -> None:
+        self._halves: tuple[bytes, bytes] | None = None
+        self._missed = 0  # looked at in vain, as a power of two less one
+        self._skipped = 0  # that are not to be looked at
+
+    def shape_of(self, data: bytes) -> Shape | None:
+        """The shape of the answer that `data` begins with, where the last one that was looked at had it as well."""
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        halves = halves_of(data)
+        if halves is not None and halves == self._halves and (shape := shape_of(*halves)) is not None:
+            return shape
+        self._halves = halves or self._halves
+        self.missed()
+        return None
+
+    def found(self) -> None:
+        """A shape was of use: from now on every answer of another one is looked at."""
+        self._missed = self._skipped = 0
+
+    def missed(self) -> None:
+        """Looking was in vain."""
+        self._skipped = self._missed
+        self._missed = min(2 * self._missed + 1, _MOST_SKIPPED)
+
+
+def halves_of(data: bytes) -> tuple[bytes, bytes] | None:
+    """What is around the digits in the head with which `data` begins; None where it is not all there, or has none."""
     end = data.find(_HEAD_END, 0, _MOST_BYTES)
     found = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
     if found is None:
         return None
     begin = found.end()
-    return _shape(data[:begin], data[data.find(b"\r", begin) : end + len(_HEAD_END)])
+    return data[:begin], data[data.find(b"\r", begin) : end + len(_HEAD_END)]
 
 
 @lru_cache(_KEPT)
-def _shape(start: bytes, rest: bytes) -> Shape | None:
-    """The shape with these bytes before and behind the digits. O(bytes)."""
+def shape_of(start: bytes, rest: bytes) -> Shape | None:
+    """The shape with these bytes before and behind the digits; None where the head is not plain. O(bytes)."""
     at = start.find(b"\r\n")
     status = _STATUS.fullmatch(start, 0, at)
     length_at = start.rfind(b"\r\n")

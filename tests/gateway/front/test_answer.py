@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.front.answer import AnswerHead, own, relayed
 from gateway.wire import Answer
-from gateway.wire.shape import shape_of
+from gateway.wire.shape import halves_of, shape_of
 
 OURS = {"x-gateway-pod": "http://pod:1", "x-request-id": "mine"}
 JSON = (b"Content-Type", b"application/json")
@@ -85,7 +85,9 @@ def test_line_breaks_are_refused(bad: bytes) -> None:
 def whole(*headers: bytes, ours: dict[str, str] = OURS, last: bool = False, shaped: bool = True) -> AnswerHead:
     """The head of an answer that came whole; as one of its shape, or line by line."""
     data = b"\r\n".join((b"HTTP/1.1 200 OK", *headers, b"", b"hello"))
-    shape = shape_of(data)
+    halves = halves_of(data)
+    assert halves is not None
+    shape = shape_of(*halves)
     assert shape is not None
     found = shape.cut(data)
     assert found is not None

@@ -5,7 +5,7 @@ from httptools import HttpParserError, HttpResponseParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire.shape import shape_of
+from gateway.wire.shape import Seen, Shape, halves_of, shape_of
 
 ANSWER = b"HTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: 5\r\nServer: x y\r\n\r\nhello"
 
@@ -37,8 +37,13 @@ class Parsed:
         self.ends += 1
 
 
+def shaped(data: bytes) -> Shape | None:
+    halves = halves_of(data)
+    return None if halves is None else shape_of(*halves)
+
+
 def taken(data: bytes) -> tuple[int, bytes, list[tuple[bytes, bytes]], bytes] | None:
-    shape = shape_of(data)
+    shape = shaped(data)
     found = None if shape is None else shape.cut(data)
     if shape is None or found is None or len(data) - found[1] != int(found[0]):
         return None
@@ -51,13 +56,13 @@ def test_an_answer_is_taken_apart() -> None:
 
 
 def test_a_shape_is_that_of_all_answers_which_differ_in_their_length_only() -> None:
-    shape = shape_of(ANSWER)
+    shape = shaped(ANSWER)
     assert shape is not None
     longer = ANSWER.replace(b": 5", b": 12") + b", hello"
-    assert shape_of(longer) is shape
+    assert shaped(longer) is shape
     assert shape.cut(longer) == (b"12", len(longer) - 12)
     for other in (ANSWER.replace(b"now", b"new"), ANSWER.replace(b"x y", b"y x")):
-        assert shape_of(other) not in (None, shape)
+        assert shaped(other) not in (None, shape)
         assert shape.cut(other) is None
 
 
@@ -65,7 +70,7 @@ def test_a_shape_is_that_of_all_answers_which_differ_in_their_length_only() -> N
     "data", [ANSWER.replace(b": 5", new) for new in (b": 5x", b": -5", b": ", b": 5 ", b": 1" + b"0" * 15)]
 )
 def test_what_has_something_else_than_digits_is_not_cut(data: bytes) -> None:
-    shape = shape_of(ANSWER)
+    shape = shaped(ANSWER)
     assert shape is not None
     assert shape.cut(data) is None
 
@@ -87,8 +92,8 @@ def test_what_has_something_else_than_digits_is_not_cut(data: bytes) -> None:
     ],
 )
 def test_what_is_not_plain_has_no_shape(line: bytes) -> None:
-    assert shape_of(ANSWER.replace(b"Server: x y", line)) is None
-    assert shape_of(ANSWER.replace(b"Date: now", line)) is None
+    assert shaped(ANSWER.replace(b"Server: x y", line)) is None
+    assert shaped(ANSWER.replace(b"Date: now", line)) is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ def test_what_is_not_plain_has_no_shape(line: bytes) -> None:
     ],
 )
 def test_nor_has_what_has_no_length_or_no_body_or_is_too_long(data: bytes) -> None:
-    assert shape_of(data) is None
+    assert shaped(data) is None
 
 
 PIECES = st.sampled_from(
@@ -166,3 +171,43 @@ def test_what_is_taken_for_an_answer_the_parser_takes_for_the_same(
         pytest.fail(f"the parser refuses {data!r}: {error}")
     assert (parsed.status, parsed.reason, parsed.headers, parsed.body) == found
     assert (parsed.ends, parsed.keeps) == (1, True)
+
+
+def looked_at(seen: Seen, answers: list[bytes]) -> list[int]:
+    """The numbers of those in which a shape is seen."""
+    return [number for number, data in enumerate(answers) if seen.shape_of(data) is not None]
+
+
+def test_a_shape_is_seen_when_it_comes_again() -> None:
+    assert looked_at(Seen(), [ANSWER] * 4) == [1, 2, 3]
+
+
+def test_heads_that_are_always_others_are_soon_hardly_looked_at() -> None:
+    def others(count: int) -> list[bytes]:
+        return [ANSWER.replace(b"now", b"%d" % number) for number in range(count)]
+
+    seen = Seen()
+    assert looked_at(seen, others(1000)) == []
+    first, *_ = looked_at(seen, [ANSWER] * 200)
+    assert 2 < first < 130
+    seen.found()
+    assert looked_at(seen, [*others(1), *[ANSWER] * 3]) == [3]
+    seen.found()
+    assert looked_at(seen, [ANSWER.replace(b"now", b"new")] * 3) == [1, 2]
+
+
+def test_an_answer_without_a_length_in_between_makes_no_head_another() -> None:
+    stream = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    seen = Seen()
+    assert looked_at(seen, [ANSWER, stream, ANSWER]) == []  # the third is passed over
+    assert looked_at(seen, [ANSWER]) == [0]
+
+
+def test_a_shape_that_is_of_no_use_is_looked_for_less_and_less() -> None:
+    seen = Seen()
+    found = []
+    for number in range(300):
+        if seen.shape_of(ANSWER) is not None:
+            found.append(number)
+            seen.missed()
+    assert len(found) < 12
