@@ -16,8 +16,6 @@ _FRAMING = re.compile(rb"\r\n(?:host|content-length|transfer-encoding):", re.IGN
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"})
 
 _BEGINNINGS = 256  # kept, of some hundred bytes each: few targets make nearly all requests
-_OWN = 3  # headers at the end may differ from request to request: its id, a rank, a key; those before are the client's
-_BLOCKS = 256  # kept, of a kilobyte each where headers are many: one for each client's connection, and few at once
 
 
 def request_head(
@@ -28,9 +26,12 @@ def request_head(
     `length` is the body's in bytes, None where it is sent chunked. Raises ValueError for a method or target that is
     none, for CR, LF or NUL in a name or value, and for `headers` that frame the request.
     """
-    block = _checked(headers[-_OWN:])
-    if len(headers) > _OWN:
-        block = _block(tuple(headers[:-_OWN])) + block
+    block = b"\r\n".join([b"", *map(b": ".join, headers)])
+    breaks = len(headers)
+    if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
+        raise ValueError("a header name or value has CR, LF or NUL in it")
+    if _FRAMING.search(block):
+        raise ValueError("headers may not frame the request")
     if length is None:
         framing = b"\r\nTransfer-Encoding: chunked"
     elif length or method not in _BODILESS:
@@ -38,20 +39,6 @@ def request_head(
     else:
         framing = b""
     return b"%b%b%b\r\n\r\n" % (_beginning(method, target, authority), block, framing)
-
-
-def _checked(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Header lines, each with a CRLF before it. Raises ValueError."""
-    block = b"\r\n".join([b"", *map(b": ".join, headers)])
-    breaks = len(headers)
-    if block.count(b"\r") != breaks or block.count(b"\n") != breaks or b"\0" in block:
-        raise ValueError("a header name or value has CR, LF or NUL in it")
-    if _FRAMING.search(block):
-        raise ValueError("headers may not frame the request")
-    return block
-
-
-_block = lru_cache(_BLOCKS)(_checked)
 
 
 @lru_cache(_BEGINNINGS)
