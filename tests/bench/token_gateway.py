@@ -42,7 +42,8 @@ class Tokenizing:
 
     async def asked(self, ask: Peek, body: bytes) -> Prompt:
         """Likewise, of a body that was looked at."""
-        return await self._tokenizer.tokenize("chat/completions", ask, body, MODEL, lambda: self._pods)
+        made = self._tokenizer.tokenize("chat/completions", ask, body, MODEL, lambda: self._pods)
+        return made if isinstance(made, Prompt) else await made
 
 
 @asynccontextmanager
