@@ -39,8 +39,8 @@ class Ask(Struct, frozen=True):
 
     `model` None: it does not say, and any pod will do. `only`: no other pods than these. `response_id`: that of a
     response which the request needs. `computes` false: the pod computes no prompt for it. `session`: what the client
-    calls its session, where a scorer wants to know. `streams`: its answer begins with its first token. `late`: it has
-    pulled in vain, and is not to pull again.
+    calls its session, where a scorer wants to know. `streams`: its answer begins with its first token. `is_batch`:
+    the engine makes several sequences of it. `late`: it has pulled in vain, and is not to pull again.
     """
 
     request_id: str
@@ -53,12 +53,8 @@ class Ask(Struct, frozen=True):
     pulls: bool = True
     session: str | None = None
     streams: bool = False
+    is_batch: bool = False
     late: bool = False
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether the engine makes several sequences of it."""
-        return len(self.prompt.sequences) > 1 or self.peek.sequences > 1
 
     @property
     def no_pull(self) -> Barrier | None:
@@ -135,8 +131,9 @@ class Decision(Struct, frozen=True):
         pull, source, costs = None, self.source, pods.costs
         chosen, tokens, lead = self.chosen, self.request.prompt_tokens, 0 if source is None else self.pulled_tokens
         costs.expected(self.expected_s, self.tried_s)
-        computing = self.uncached_tokens, self.uncached_square
-        work = timed(costs, chosen, tokens, computing, source, lead) if tokens else None
+        work = None
+        if tokens and (streams or source is not None):
+            work = timed(costs, chosen, tokens, (self.uncached_tokens, self.uncached_square), source, lead)
         if source is not None and self.source_pod is not None:
             arrival = self._arrival(pods, work) if work is not None and work.pulling is not None else None
             pull = Pull(self.source_pod.in_flight[source.rank], lead, arrival)

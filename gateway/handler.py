@@ -18,7 +18,13 @@ from gateway.credentials import Credentials
 from gateway.decision import Ask, Decision
 from gateway.errors import EngineFailed, Forbidden, NoPodReady, NotHere, PodError, PodTimeout, PullLate, RequestError
 from gateway.front.request import Request
-from gateway.inject import kv_transfer_params, remote_kv_source, with_cache_salt, with_kv_transfer_params
+from gateway.inject import (
+    kv_transfer_params,
+    may_hold_params,
+    remote_kv_source,
+    with_cache_salt,
+    with_kv_transfer_params,
+)
 from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
@@ -83,7 +89,7 @@ class Handler:
         asked = self.understanding.ask(request, endpoint, body)
         ask = asked if isinstance(asked, Ask) else await asked
         record.model = ask.model or ""
-        self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).inc()
+        self._metrics.tokenized.labels(ask.prompt.tokens_from, ask.prompt.reason).value += 1.0
         learn = self._learner(request, ask) if endpoint.placed == "response" else None
         if self._admission.on and ask.computes:
             await self._admission.admit(request, self._responses.narrowed(request, ask))
@@ -263,7 +269,9 @@ class Handler:
             if ids is not None:
                 self._metrics.rendered_once.labels(pod.name).inc()
             record.rendered_once = ids is not None
-            body = _with_params(body, kv_transfer_params(pulled, ids), decision.salt)
+            ours = pulled is not None or ids is not None or decision.salt is not None
+            if ours or may_hold_params(body):  # else nothing is put in, and nothing has to be taken out
+                body = _with_params(body, kv_transfer_params(pulled, ids), decision.salt)
         return headers, body, length
 
     def _decide(self, ask: Ask, tried: Mapping[str, PodError], record: Record) -> Decision:
@@ -273,18 +281,17 @@ class Handler:
             decision = self._placements.around_what_hangs(decision, ask, tried)
         self._metrics.decision.observe(time.perf_counter() - began)
         self._placements.made(ask, decision, record.attempts + 1)
-        self._metrics.pulls.labels(decision.source_reason).inc()
+        self._metrics.pulls.labels(decision.source_reason).value += 1.0
         record.attempts += 1
         record.pod = decision.pod.name
         record.source = decision.source_pod.name if decision.source_pod is not None else ""
         record.source_reason = decision.source_reason
         record.tokens_from, record.tokens_reason = ask.prompt.tokens_from, ask.prompt.reason
         whole = ask.prompt.whole
-        record.prompt_tokens = ask.prompt.tokens if whole else None
-        batch = ask.is_batch
+        record.prompt_tokens = decision.request.prompt_tokens if whole else None
         # Of a batch, engines report the cached tokens of one sequence only.
-        record.predicted_cached = decision.predicted_cached if whole and not batch else None
-        record.streamed = ask.streams and not batch
+        record.predicted_cached = decision.predicted_cached if whole and not ask.is_batch else None
+        record.streamed = ask.streams and not ask.is_batch
         if record.source:
             self._metrics.pulled_tokens.labels(record.source).inc(decision.pulled_tokens)
             self._metrics.joined_pulls.labels(record.source).inc(0 if decision.pulled_tokens else 1)

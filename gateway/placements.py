@@ -51,7 +51,7 @@ class Placements:
             self.decider.columns.placed(ask, decision)
         placed = decision.placed
         for scorer, weight in self.decider.weights:
-            self._metrics.scores.labels(scorer).inc(weight * placed.scores[scorer][placed.chosen])
+            self._metrics.scores.labels(scorer).value += weight * placed.scores[scorer][placed.chosen]
         for name in decision.placed.skipped:
             self._metrics.filters_skipped.labels(name).inc()
         for fault in decision.placed.faults:

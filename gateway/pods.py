@@ -316,7 +316,7 @@ class PodTable:
         if self._max_requests is not None:
             ready = [pod for pod in ready if pod.requests < self._max_requests]
         for pod in ready:  # nearly always nothing is wrong with any, and nobody has to be left out
-            if pod.suspect or pod.stalled or not pod.breaker.admits(now):
+            if pod.suspect or pod.stalled or not (pod.breaker.closed or pod.breaker.admits(now)):
                 break
         else:
             return ready
@@ -362,7 +362,7 @@ class PodTable:
                         gpu,
                         cpu,
                         longest,
-                        stream.trust.credit(now),
+                        1.0 if stream.trust.whole else stream.trust.credit(now),
                         speculative.get(publisher, 0) if speculative else 0,
                         _TIERED,
                         waiting,

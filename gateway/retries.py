@@ -35,9 +35,11 @@ class RetryBudget:
 
     def ended(self, now: float) -> None:
         """It has ended, whatever came of it."""
-        self._fade(now)
+        left = exp((self._at - now) / MEMORY_S)  # as in `_fade`, which every request would have to call
+        self._ended = self._ended * left + 1.0
+        self._retries *= left
+        self._at = now
         self._under_way -= 1
-        self._ended += 1.0
 
     def take(self, now: float) -> bool:
         """Whether one more retry is within the budget; if so it is counted."""

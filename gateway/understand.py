@@ -61,6 +61,7 @@ class Understanding:
             pulls=endpoint.pulls,
             session=self._session(request, peek) if self._sessions.wanted else None,
             streams=endpoint.timely and peek.stream is True,
+            is_batch=len(prompt.sequences) > 1 or peek.sequences > 1,
         )
 
     async def _by_load(self, request: Request, endpoint: Endpoint, body: Body) -> Ask:

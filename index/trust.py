@@ -40,6 +40,8 @@ DISTRUST: Final = 0.8
 class Trust(Struct):
     """Belief in one pod's claims."""
 
+    whole: bool = True
+    """Nothing speaks against them: credit is 1, whatever the time."""
     _accuracy: float = 1.0
     _comparisons: float = 0.0
     _compared_at: float = 0.0
@@ -60,6 +62,7 @@ class Trust(Struct):
         self._compared_at = now
         share = 1.0 if reported >= predicted else max(0, reported) / predicted
         self._accuracy += (share - self._accuracy) / self._comparisons
+        self.whole = self._accuracy == 1.0 and not self._missing
 
     def lost(self, now: float, seconds: float | None) -> None:
         """Events of so many seconds are missing for good; None: nobody knows of how many.
@@ -68,6 +71,7 @@ class Trust(Struct):
         """
         if not self._missing:
             self._missing = True
+            self.whole = False
             self._comparisons = 0.0
         if seconds is not None:
             self._missed_s += seconds
@@ -77,12 +81,13 @@ class Trust(Struct):
     def restored(self) -> None:
         """The record is complete again."""
         self._missing = False
+        self.whole = self._accuracy == 1.0
         self._missed_s = 0.0
         self._lost_at = None
 
     def credit(self, now: float) -> float:
         """The factor, 0 … 1, at which claims count."""
-        if not self._missing and self._accuracy == 1.0:
+        if self.whole:
             return 1.0
         unknown = 0.0 if self._lost_at is None else max(0.0, now - self._lost_at)
         prior = _halved(1.0, self._missed_s + unknown)

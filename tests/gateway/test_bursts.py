@@ -48,7 +48,9 @@ class Idle:
 
     def decide(self, *prompts: list[int]) -> Decision:
         sequences = tuple(TokenIds("I", prompt) for prompt in prompts)
-        return self.decider.decide(Ask("r", Peek(model=MODEL), MODEL, Prompt(sequences, "given")))
+        return self.decider.decide(
+            Ask("r", Peek(model=MODEL), MODEL, Prompt(sequences, "given"), is_batch=len(prompts) > 1)
+        )
 
     def place(self, *prompts: list[int]) -> Decision:
         decision = self.decide(*prompts)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.inject import kv_transfer_params, remote_kv_source, with_cache_salt, with_kv_transfer_params
+from gateway.inject import (
+    kv_transfer_params,
+    may_hold_params,
+    remote_kv_source,
+    with_cache_salt,
+    with_kv_transfer_params,
+)
 
 KEY = "kv_transfer_params"
 OURS = b'{"remote_kv_source":{"kv_request_id":"k","remote_host":"10.0.0.2","remote_port":7777}}'
@@ -53,6 +59,22 @@ def test_a_request_that_pulls_carries_exactly_one_key_and_its_own_max_tokens() -
 def test_without_a_source_there_is_no_such_key_and_the_body_is_the_very_same() -> None:
     body = b'{"model":"m","max_tokens":7}'
     assert removed(body) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "may"),
+    [
+        (b'{"model":"m"}', False),
+        (b'{"kv_transfer_param":1}', False),
+        (b'{"a":"a word on kv_transfer_params"}', False),
+        (b'{"kv_transfer_params":1}', True),
+        (b'{"\\u006bv_transfer\\u005Fparams":1}', True),
+        (b'{"a":{"kv_transfer_params":1}}', True),  # not of the outermost object, which only a closer look tells
+    ],
+)
+def test_a_body_without_the_key_needs_no_closer_look(body: bytes, may: bool) -> None:
+    assert may_hold_params(body) is may
+    assert may or removed(body) is body
 
 
 @pytest.mark.parametrize("body", [b"{}", b" {\n}\t"])
