@@ -54,6 +54,9 @@ class Expected:
         self._root = _Run(array("Q"))
         self._live: set[Expectation] = set()
         self._ending: deque[tuple[float, Expectation]] = deque()
+        # Of the last lookup, while nothing has changed since: its keys, the last run that is all in them, and where
+        # that ends. Whoever is looked up is placed next.
+        self._reached: tuple[Sequence[int], _Run, int] | None = None
 
     def __len__(self) -> int:
         """How many requests count, or did when time was last told. O(1)."""
@@ -102,22 +105,30 @@ class Expected:
             self._end(now)
         found: dict[Publisher, int] = {}
         for block_size, keys in prompts.items():
-            child, depth = self._root.children.get(keys[0]) if keys else None, 0
+            run, depth = self._root, 0
+            child = run.children.get(keys[0]) if keys else None
             while child is not None:
                 shared = common_length(child.keys, 0, keys, depth)
-                depth += shared
-                tokens = depth * block_size
+                tokens = (depth + shared) * block_size
                 for publisher in child.counts:
                     if found.get(publisher, 0) < tokens:
                         found[publisher] = tokens
-                if shared < len(child.keys) or depth == len(keys):
+                if shared < len(child.keys):
                     break
-                child = child.children.get(keys[depth])
+                run, depth = child, depth + shared
+                if depth == len(keys):
+                    break
+                child = run.children.get(keys[depth])
+            self._reached = keys, run, depth
         return found
 
     def _put_in(self, publisher: Publisher, keys: "array[int]") -> "_Run":
         """Count the prompt on its path, of which what is not there yet is made; returns the run it ends with."""
         run, depth = self._root, 0
+        if self._reached is not None and self._reached[0] is keys:
+            _, run, depth = self._reached
+            run.enter(publisher)
+        self._reached = None
         while depth < len(keys):
             child = run.children.get(keys[depth])
             if child is None:
@@ -132,6 +143,7 @@ class Expected:
 
     def _take_out(self, expectation: Expectation) -> None:
         ends, expectation.ends = expectation.ends, []
+        self._reached = None
         self._live.discard(expectation)
         for end in ends:
             end.leave(expectation.publisher)
@@ -166,6 +178,13 @@ class _Run:
         self.keys, self.parent = self.keys[length:], upper
         upper.children[self.keys[0]] = self
         return upper
+
+    def enter(self, publisher: Publisher) -> None:
+        """One more prompt goes through this and what leads here."""
+        run = self
+        while (parent := run.parent) is not run:
+            run.counts[publisher] = run.counts.get(publisher, 0) + 1
+            run = parent
 
     def leave(self, publisher: Publisher) -> None:
         """One of the prompts that end here goes, and with it runs that nobody needs, and a cut where two are one."""

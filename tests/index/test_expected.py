@@ -48,6 +48,19 @@ def check(of: Expected) -> None:
     assert sum(run.ends for run in runs(of._root)) == len(ends)
 
 
+def test_a_prompt_that_was_looked_up_goes_on_from_there() -> None:
+    made, (first, _) = expected((ONE, keys(1, 2, 3, 4)), (TWO, keys(1, 2, 5)))
+    prompt = keys(1, 2, 5, 6)
+    made.match({16: prompt}, 0.0)
+    made.placed(THREE, [prompt])
+    check(made)
+    assert made.match({16: prompt}, 0.0) == {ONE: 32, TWO: 48, THREE: 64}
+    made.dropped(first)  # what was looked up has changed since
+    made.placed(THREE, [prompt])
+    check(made)
+    assert made.match({16: prompt}, 0.0) == {TWO: 48, THREE: 64}
+
+
 def test_where_nothing_is_placed_nothing_is_expected() -> None:
     made, _ = expected()
     assert not made
@@ -197,10 +210,16 @@ class Against(RuleBasedStateMachine):
         self.over: set[int] = set()
 
     @rule(
-        publisher=st.sampled_from([ONE, TWO, THREE]), prompts=st.lists(prompt, max_size=2), size=st.sampled_from(SIZES)
+        publisher=st.sampled_from([ONE, TWO, THREE]),
+        prompts=st.lists(prompt, max_size=2),
+        size=st.sampled_from(SIZES),
+        looked_up=st.sampled_from([None, 0, 1]),
     )
-    def place(self, publisher: Publisher, prompts: list[tuple[int, ...]], size: int) -> None:
-        made = self.expected.placed(publisher, [keys(*each, size=size) for each in prompts])
+    def place(self, publisher: Publisher, prompts: list[tuple[int, ...]], size: int, looked_up: int | None) -> None:
+        chained = [keys(*each, size=size) for each in prompts]
+        if looked_up is not None and looked_up < len(chained):
+            self.expected.match({size: chained[looked_up]}, self.now)
+        made = self.expected.placed(publisher, chained)
         assert (made is None) == (not any(prompts))
         self.placed.append(Placed(publisher, tuple(prompts), size, made))
 
