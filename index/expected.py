@@ -54,8 +54,8 @@ class Expected:
         self._root = _Run(array("Q"))
         self._live: set[Expectation] = set()
         self._ending: deque[tuple[float, Expectation]] = deque()
-        # Of the last lookup, while nothing has changed since: its keys, the last run that is all in them, and where
-        # that ends. Whoever is looked up is placed next.
+        # Of the last lookup, while nothing has been taken out since: its keys, the last run that is all in them, and
+        # where that ends. Whoever is looked up is placed next.
         self._reached: tuple[Sequence[int], _Run, int] | None = None
 
     def __len__(self) -> int:
@@ -128,7 +128,6 @@ class Expected:
         if self._reached is not None and self._reached[0] is keys:
             _, run, depth = self._reached
             run.enter(publisher)
-        self._reached = None
         while depth < len(keys):
             child = run.children.get(keys[depth])
             if child is None:

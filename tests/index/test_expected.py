@@ -49,16 +49,32 @@ def check(of: Expected) -> None:
 
 
 def test_a_prompt_that_was_looked_up_goes_on_from_there() -> None:
-    made, (first, _) = expected((ONE, keys(1, 2, 3, 4)), (TWO, keys(1, 2, 5)))
+    made, _ = expected((ONE, keys(1, 2, 3, 4)), (TWO, keys(1, 2, 5)))
     prompt = keys(1, 2, 5, 6)
     made.match({16: prompt}, 0.0)
     made.placed(THREE, [prompt])
     check(made)
     assert made.match({16: prompt}, 0.0) == {ONE: 32, TWO: 48, THREE: 64}
-    made.dropped(first)  # what was looked up has changed since
-    made.placed(THREE, [prompt])
+
+
+def test_a_prompt_that_was_looked_up_starts_anew_where_that_has_gone() -> None:
+    made, (first,) = expected((ONE, keys(1, 2)))
+    prompt = keys(1, 2, 3)
+    made.match({16: prompt}, 0.0)
+    made.dropped(first)
+    made.placed(TWO, [prompt])
     check(made)
-    assert made.match({16: prompt}, 0.0) == {TWO: 48, THREE: 64}
+    assert made.match({16: prompt}, 0.0) == {TWO: 48}
+
+
+def test_a_prompt_that_was_looked_up_starts_anew_where_that_was_cut() -> None:
+    made, _ = expected((ONE, keys(1, 2)))
+    prompt = keys(1, 2, 3)
+    made.match({16: prompt}, 0.0)
+    made.placed(ONE, [keys(1, 5)])
+    made.placed(TWO, [prompt])
+    check(made)
+    assert made.match({16: prompt}, 0.0) == {ONE: 32, TWO: 48}
 
 
 def test_where_nothing_is_placed_nothing_is_expected() -> None:
@@ -208,17 +224,19 @@ class Against(RuleBasedStateMachine):
         self.placed: list[Placed] = []
         self.until: dict[int, float] = {}
         self.over: set[int] = set()
+        self.looked_up: tuple[tuple[int, ...], int, array[int]] | None = None
 
     @rule(
         publisher=st.sampled_from([ONE, TWO, THREE]),
         prompts=st.lists(prompt, max_size=2),
         size=st.sampled_from(SIZES),
-        looked_up=st.sampled_from([None, 0, 1]),
+        as_looked_up=st.booleans(),
     )
-    def place(self, publisher: Publisher, prompts: list[tuple[int, ...]], size: int, looked_up: int | None) -> None:
+    def place(self, publisher: Publisher, prompts: list[tuple[int, ...]], size: int, as_looked_up: bool) -> None:
         chained = [keys(*each, size=size) for each in prompts]
-        if looked_up is not None and looked_up < len(chained):
-            self.expected.match({size: chained[looked_up]}, self.now)
+        if as_looked_up and self.looked_up is not None:
+            each, size, its_keys = self.looked_up
+            prompts, chained = [each], [its_keys]
         made = self.expected.placed(publisher, chained)
         assert (made is None) == (not any(prompts))
         self.placed.append(Placed(publisher, tuple(prompts), size, made))
@@ -257,7 +275,8 @@ class Against(RuleBasedStateMachine):
                     shared += 1
                 if shared:
                     found[each.publisher] = max(found.get(each.publisher, 0), shared * size)
-        assert self.expected.match({size: keys(*asked, size=size)}, self.now) == found
+        self.looked_up = asked, size, keys(*asked, size=size)
+        assert self.expected.match({size: self.looked_up[2]}, self.now) == found
 
     @invariant()
     def agrees_with_itself(self) -> None:
