@@ -12,7 +12,7 @@ For a candidate d that holds h of n prompt tokens, alone or with a source s that
             + caution · pull - relief · (unanswered · wait ÷ (1 + serving)²) of s     a pull's risk, and its use
             + computing · (thrift + foresight · (unanswered + awaited) + patience · decoding)   what it holds up on d
             + compute · turnover                                                      what falls out of d's caches
-            + 2 · patience · decoding · answer · room, where d pulls                  what its copy displaces on d's GPU
+            + 3 · patience · decoding · answer · room, where d pulls                  what its copy displaces on d's GPU
             + patience · (answer + decoding ÷ 2 · slowing), less the least of all     what decoding here costs
 
 The price is what is compared, because the soonest first token for one is not the soonest for all. A second of computing
@@ -69,7 +69,7 @@ _MOST_TRIED: Final = 0.5
 
 _CAUTION: Final = 0.5
 _RELIEF: Final = 1.0
-_ROOM: Final = 2.0
+_ROOM: Final = 3.0
 
 _MOST_HELD_UP: Final = 12
 """Unanswered requests that count: a queue that is longer says that work is short of pods, not where it should go."""

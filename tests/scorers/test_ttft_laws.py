@@ -120,10 +120,10 @@ def served_by(source: Candidate, request: PlacementRequest) -> int:
 
 
 def displaced(request: PlacementRequest, candidate: Candidate, decoding: int) -> float:
-    """Twice the seconds of answers there whose blocks a copy takes; 0 of a pod that does not say how many it has."""
+    """Thrice the seconds of answers there whose blocks a copy takes; 0 of a pod that does not say how many it has."""
     answer, new = (request.costs or Costs()).answer(), (request.prompt_tokens or 0) - candidate.gpu_tokens
     lasts = answer.fixed + answer.request * decoding + answer.context * candidate.in_flight_context
-    return 2 * decoding * lasts * new / candidate.kv_tokens if candidate.kv_tokens else 0.0
+    return 3 * decoding * lasts * new / candidate.kv_tokens if candidate.kv_tokens else 0.0
 
 
 def by_hand(

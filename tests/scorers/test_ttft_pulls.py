@@ -122,8 +122,8 @@ def test_a_copy_takes_room_that_those_lack_that_decode_there_for_as_long_as_its_
         )
 
     lasts = 2.0 + 4 * 0.1
-    assert dearer() == pytest.approx(2 * 0.5 * 4 * lasts * 1_000 / 10_000)
-    assert dearer(gpu_tokens=400) == pytest.approx(2 * 0.5 * 4 * lasts * 600 / 10_000)
+    assert dearer() == pytest.approx(3 * 0.5 * 4 * lasts * 1_000 / 10_000)
+    assert dearer(gpu_tokens=400) == pytest.approx(3 * 0.5 * 4 * lasts * 600 / 10_000)
     assert dearer(any_tokens=1_000) == 0.0  # nothing is pulled
 
 
