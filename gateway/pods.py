@@ -49,13 +49,17 @@ class Adapters(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One rank's load as its pod's /metrics said; None: not said. Of those waiting, `deferred` wait for KV blocks."""
+    """One rank's load as its pod's /metrics said; None: not said. Of those waiting, `deferred` wait for KV blocks.
+
+    `kv_tokens`: for how many tokens the GPU has blocks; 0: not said.
+    """
 
     waiting: int | None = None
     running: int | None = None
     kv_usage: float | None = None
     adapters: Adapters | None = None
     deferred: int | None = None
+    kv_tokens: int = 0
 
 
 _UNKNOWN_LOAD = Load()
@@ -352,7 +356,7 @@ class PodTable:
             for rank in pod.ranks:
                 publisher, counts, stream = pod.publishers[rank], pod.in_flight[rank], pod.streams[rank]
                 gpu, cpu, longest = cached.get(publisher, _NOTHING_CACHED)
-                waiting, running, kv_usage, _, _ = loads.get(rank, _UNKNOWN_LOAD)
+                waiting, running, kv_usage, _, _, kv_tokens = loads.get(rank, _UNKNOWN_LOAD)
                 found.append(
                     Candidate(  # by position: a call with over 15 names goes by way of a dict, in four times the time
                         pod.url,
@@ -380,6 +384,7 @@ class PodTable:
                         counts.serving_tokens,
                         counts.awaited,
                         stream.turnover.share,
+                        kv_tokens,
                     )
                 )
         if not coming:

@@ -19,6 +19,7 @@ from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected
 from gateway.pods import Adapters, Load, Model
 from gateway.progress import Work
+from gateway.pull_counters import parse_cache_info
 from gateway.upstream import PodApi, decoded
 from index import Counted
 
@@ -193,9 +194,10 @@ def parse_metrics(page: bytes) -> Metrics:
             continue
         of_rank[name.decode()] = float(value)
     adapters = _adapters(told[1])
-    started = _STARTED.search(page)
+    started, cache = _STARTED.search(page), parse_cache_info(page)
+    kv_tokens = (cache.block_size or 0) * (cache.gpu_blocks or 0)  # of the first rank, as large as the others
     return Metrics(
-        {rank: load for rank, found in values.items() if (load := _load(found, adapters)) != Load()},
+        {rank: load for rank, found in values.items() if (load := _load(found, adapters, kv_tokens)) != Load()},
         float(started[1]) if started else None,
         {rank: counted for rank, found in values.items() if (counted := _counted(found))},
         {rank: work for rank, found in values.items() if (work := _work(found)) != Work()},
@@ -218,7 +220,7 @@ def _names(label: re.Pattern[bytes], labels: bytes) -> frozenset[str]:
     return frozenset(found[1].decode("utf-8", "replace").split(",") if found and found[1] else ())
 
 
-def _load(found: Mapping[str, float], adapters: Adapters | None) -> Load:
+def _load(found: Mapping[str, float], adapters: Adapters | None, kv_tokens: int) -> Load:
     waiting, running = found.get("num_requests_waiting"), found.get("num_requests_running")
     deferred = found.get("deferred")
     return Load(
@@ -227,6 +229,7 @@ def _load(found: Mapping[str, float], adapters: Adapters | None) -> Load:
         found.get("kv_cache_usage_perc"),
         adapters,
         None if deferred is None else int(deferred),
+        kv_tokens,
     )
 
 

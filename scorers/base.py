@@ -88,6 +88,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Requests on other ranks that wait for what is pulled from this one, those that pull it and those that joined."""
     turnover: float = 0.0
     """Share of the blocks that come to the rank's tiers for which others fall out of them, 0 … 1."""
+    kv_tokens: int = 0
+    """Tokens for which the GPU tier has blocks; 0: unknown."""
     role: Role = "both"
     """What the pod does of a request."""
     labels: Mapping[str, str] = {}

@@ -12,6 +12,7 @@ For a candidate d that holds h of n prompt tokens, alone or with a source s that
             + caution · pull - relief · (unanswered · wait ÷ (1 + serving)²) of s     a pull's risk, and its use
             + computing · (thrift + foresight · (unanswered + awaited) + patience · decoding)   what it holds up on d
             + compute · turnover                                                      what falls out of d's caches
+            + 3 · patience · decoding · answer · room, where d pulls                  what its copy displaces on d's GPU
             + patience · (answer + decoding ÷ 2 · slowing), less the least of all     what decoding here costs
 
 The price is what is compared, because the soonest first token for one is not the soonest for all. A second of computing
@@ -20,14 +21,17 @@ elsewhere for what is pulled from d, which answers between steps, and for those 
 stretches. One more answer slows the other answers by what the fleet's have shown, for half
 of their length on average. Where caches are full, what comes takes the place of what somebody will want again, whether
 it is computed or pulled: it is taken to be worth what computing it costs, in the share in which blocks are replaced.
-Even an idle pod with room does not compute for nothing what is elsewhere: `thrift`.
+A pull's copy holds `room` as well, the share of d's GPU blocks that what is not on that GPU takes, until its answer
+ends, while requests that begin like others there hold that once: where long answers decode, these blocks are what there
+is too little of, and who has none waits, whoever computes. Even an idle pod with room does not compute for nothing what
+is elsewhere: `thrift`.
 
 A pull keeps two pods busy and may take longer than expected, so to make one its seconds count for more: `caution`. And
 it leaves another copy. Where many wait at the source for the same prompt's beginning, as many may come after them, and
 find less of a queue at both: `relief` of what those wait now, less where others fetch a copy already, and never more
 than what pulling costs. An engine moves blocks once, so who comes to a pod after a pull waits for it, and that costs no
 link anything. To even out answers is no reason to pull what nobody else wants: it counts as answered where that costs
-more, at d or s.
+more, at d or s, and what it computes as stretching the steps of as many as decode where more do.
 
 `patience` is what a second of somebody's answer is worth beside one before a first token. It is small, and still what
 spreads one hot prefix over pods before the pod that holds it is slow.
@@ -65,6 +69,7 @@ _MOST_TRIED: Final = 0.5
 
 _CAUTION: Final = 0.5
 _RELIEF: Final = 1.0
+_ROOM: Final = 3.0
 
 _MOST_HELD_UP: Final = 12
 """Unanswered requests that count: a queue that is longer says that work is short of pods, not where it should go."""
@@ -204,6 +209,7 @@ class Forecast:
         tokens, most, foresight, patience = self._tokens, self._most, self._foresight, self._patience
         square, reach, prefill_of = tokens * tokens, self._longest - self._floor, self._costs.prefill
         answer = self._costs.answer()
+        for_answer = patience * answer.fixed
         for_unanswered, for_context = patience * answer.request, patience * answer.context
         for_decoding = for_unanswered + 0.5 * (for_unanswered + for_context * tokens)
         found: list[tuple[float, float, Candidate | None]] = []
@@ -228,12 +234,18 @@ class Forecast:
                 seconds, price, source = self._joined(candidate, held, worth, (seconds, price, None))
             elif held <= reach:
                 seconds, price, source = self._cheapest(candidate, rank, held, worth, seconds, self._offers)
+                if source is not None and decoding and (most_there := candidate.kv_tokens):
+                    lasts = for_answer + for_unanswered * decoding + for_context * context
+                    filling += _ROOM * decoding * lasts * (tokens - candidate.gpu_tokens) / most_there
             if slowed < least:  # noqa: PLR1730 - for speed
                 least = slowed
             if source is not None and source.speculative_tokens < held + self._floor:
                 # To even out answers is no reason to pull what nobody else wants.
-                there = for_unanswered * source.in_flight_unanswered + for_context * source.in_flight_context
-                slowed = max(slowed, for_decoding * decoding_requests(source) + there)
+                there = decoding_requests(source)
+                beside = for_unanswered * source.in_flight_unanswered + for_context * source.in_flight_context
+                slowed = max(slowed, for_decoding * there + beside)
+                if there > decoding:
+                    price += patience * (there - decoding) * self._rest(candidate, source)
             found.append((wait + seconds, wait + price + filling + slowed, source))
         return found, least
 
@@ -278,6 +290,12 @@ class Forecast:
         rest = prefill.seconds(tokens - had, tokens * tokens - had * had)
         price = candidate.coming_s + worth * rest
         return (candidate.coming_s + rest, price, source) if price < alone[1] else alone
+
+    def _rest(self, candidate: Candidate, source: Candidate) -> float:
+        """Seconds to compute what the source does not serve either. O(1)."""
+        tokens, served = self._tokens, min(pullable_tokens(source), self._most) // self._size * self._size
+        prefill = self._costs.prefill((candidate.pod, candidate.rank))
+        return prefill.seconds(tokens - served, tokens * tokens - served * served)
 
     def _origin(self, candidate: Candidate) -> Candidate | None:
         """Where what comes to it comes from, if that is among the candidates. O(candidates)."""

@@ -176,7 +176,9 @@ class Fleet:
         if self.pods.get(pod.number) is not pod:
             return
         engine = pod.engine
-        pod.entry.load = {0: Load(engine.waiting, engine.running, engine.memory.usage)}
+        kv_tokens = engine.memory.gpu.capacity * self.profile.block_size
+        load = Load(engine.waiting, engine.running, engine.memory.usage, kv_tokens=kv_tokens)
+        pod.entry.load = {0: load}
         pod.entry.load_at = self.clock.now
         # Not all at one moment, and not always the same before the others.
         self.clock.after(_POLL.interval * self._rng.uniform(0.9, 1.1), lambda: self._poll(pod))

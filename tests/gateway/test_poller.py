@@ -44,6 +44,12 @@ def test_the_load_of_each_engine_is_read_off_a_page() -> None:
     assert read.started == 1764443110.0
 
 
+def test_for_how_many_tokens_there_are_blocks_is_told_of_all_engines_at_once() -> None:
+    cache = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="%b"} 1.0\n'
+    assert [load.kv_tokens for load in parse_metrics(PAGE + cache % b"4096").load.values()] == [65_536, 65_536]
+    assert [load.kv_tokens for load in parse_metrics(PAGE + cache % b"None").load.values()] == [0, 0]
+
+
 def test_a_page_without_labels_speaks_of_rank_0() -> None:
     page = b"vllm:num_requests_waiting 4\nvllm:num_requests_running 5.0\nvllm:kv_cache_usage_perc 1.0"
     assert parse_metrics(page).load == {0: Load(4, 5, 1.0)}

@@ -44,6 +44,7 @@ def candidates(draw: st.DrawFn, number: int = 0) -> Candidate:
         serving=draw(st.integers(0, 9)),
         awaited=draw(st.integers(0, 20)),
         turnover=draw(st.just(0.0) | st.floats(0, 1)),
+        kv_tokens=draw(st.just(0) | st.integers(40_000, 400_000)),
         coming_tokens=draw(st.integers(1, 40_000)) if coming else 0,
         coming_s=draw(st.floats(0, 5)) if coming else 0.0,
         coming_from=f"http://10.0.0.{draw(st.integers(0, 4))}:8000" if coming else None,
@@ -112,6 +113,19 @@ class Way(NamedTuple):
         return worth * self.rest + self.pulling + self.risk_and_use
 
 
+def served_by(source: Candidate, request: PlacementRequest) -> int:
+    """Tokens in the full blocks that it serves of the prompt, of which the last token is computed."""
+    most = max(0, (request.prompt_tokens or 0) - 1)
+    return min(pullable_tokens(source), most) // request.block_size * request.block_size
+
+
+def displaced(request: PlacementRequest, candidate: Candidate, decoding: int) -> float:
+    """Thrice the seconds of answers there whose blocks a copy takes; 0 of a pod that does not say how many it has."""
+    answer, new = (request.costs or Costs()).answer(), (request.prompt_tokens or 0) - candidate.gpu_tokens
+    lasts = answer.fixed + answer.request * decoding + answer.context * candidate.in_flight_context
+    return 3 * decoding * lasts * new / candidate.kv_tokens if candidate.kv_tokens else 0.0
+
+
 def by_hand(
     request: PlacementRequest, fleet: Sequence[Candidate], candidate: Candidate, foresight: float, patience: float
 ) -> ByHand:
@@ -144,7 +158,7 @@ def by_hand(
     ways = [Way(prefill.seconds(n - held, n * n - held * held))]
     comes = request.pulls and candidate.coming_tokens - held >= (request.pull_floor or request.block_size)
     for source in fleet if request.pulls and not comes else ():
-        served = min(pullable_tokens(source), max(0, n - 1)) // request.block_size * request.block_size
+        served = served_by(source, request)
         lead, peer = served - held, (source.pod, source.rank)
         if lead >= (request.pull_floor or request.block_size) and not same_engine(source, candidate):
             its = costs.prefill(peer)
@@ -167,8 +181,13 @@ def by_hand(
             joined = Way(prefill.seconds(n - had, n * n - had * had), candidate.coming_s, 0.0, source)
             way = min(way, joined, key=lambda way: way.price(worth))
     price = wait + way.price(worth) + candidate.turnover * ways[0].rest
-    lonely = way.source and way.source.speculative_tokens < held + (request.pull_floor or request.block_size)
-    answers = max(map(answering, (candidate, way.source))) if way.source and lonely else answering(candidate)
+    price += patience * displaced(request, candidate, decoding) if way.source and not comes else 0.0
+    answers = answering(candidate)
+    if way.source and way.source.speculative_tokens < held + (request.pull_floor or request.block_size):
+        served = served_by(way.source, request)
+        more = max(0, decoding_on(way.source) - decoding)
+        price += patience * more * prefill.seconds(n - served, n * n - served * served)
+        answers = max(answers, answering(way.source))
     return ByHand(wait + way.rest + way.pulling, price, answering(candidate), answers)
 
 

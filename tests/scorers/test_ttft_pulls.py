@@ -101,13 +101,30 @@ def test_to_even_out_answers_is_no_reason_to_pull_what_nobody_else_wants() -> No
         there, here = Forecast(asked(costs=costs), fleet, 0.0, patience).prices(fleet)
         return here - there
 
+    assert cheaper(0.5, idle, busy) == pytest.approx(cheaper(0.0, idle, busy))
     stretched = 0.5 * 9 * 0.2184  # the steps of the nine, while the rest is computed
-    assert cheaper(0.5, idle, busy) == pytest.approx(cheaper(0.0, idle, busy) + stretched)
     held = pod("c", 960)
     answers = 0.5 * (9 * 0.1 + 9_000 * 1e-5 + 9 / 2 * (0.1 + 1_000 * 1e-5))
     assert cheaper(0.5, held, busy) == pytest.approx(cheaper(0.0, held, busy) + stretched + answers)
     wanted = msgspec.structs.replace(busy, speculative_tokens=960)  # by others, too: they find a copy next time
     assert cheaper(0.5, idle, wanted) == pytest.approx(cheaper(0.0, idle, wanted) + stretched + answers)
+
+
+def test_a_copy_takes_room_that_those_lack_that_decode_there_for_as_long_as_its_answer_lasts() -> None:
+    """Of what is on the GPU there already, as a beginning that many share, there is no other copy."""
+    source = pod("b", 960, speculative_tokens=960)
+
+    def dearer(**columns: int) -> float:
+        here, roomy = (pod("a", in_flight_requests=4, kv_tokens=size, **columns) for size in (10_000, 0))
+        costs = met((source, here))
+        return forecast(here, source, request=asked(costs=costs), patience=0.5).price - (
+            forecast(roomy, source, request=asked(costs=costs), patience=0.5).price
+        )
+
+    lasts = 2.0 + 4 * 0.1
+    assert dearer() == pytest.approx(3 * 0.5 * 4 * lasts * 1_000 / 10_000)
+    assert dearer(gpu_tokens=400) == pytest.approx(3 * 0.5 * 4 * lasts * 600 / 10_000)
+    assert dearer(any_tokens=1_000) == 0.0  # nothing is pulled
 
 
 def test_computing_at_a_source_holds_up_those_that_wait_for_its_pulls() -> None:
