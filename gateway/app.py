@@ -40,7 +40,8 @@ from gateway.keys import Keys
 from gateway.links import Links
 from gateway.metrics import Metrics
 from gateway.placements import Placements
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.poller import EventSource, Poller
 from gateway.proxy import Proxy
 from gateway.pulling import Pulling

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.sessions import Sessions
 from scorers import AdapterState, Candidate, Column, Filter, Forecast, PlacementRequest, Scorer, is_cold
 from scorers.ttft import FORESIGHT, PATIENCE

@@ -20,7 +20,8 @@ from gateway.forecasts import first_token_s
 from gateway.leases import Lease, Predicted
 from gateway.matching import match
 from gateway.openai import Peek
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.pull_lease import Pull
 from gateway.tokens import Prompt
 from index import Arrival, Counted, RadixIndex

@@ -15,7 +15,8 @@ from config.schema import Poll
 from gateway.errors import PodError
 from gateway.intake import tell_disagreements
 from gateway.metrics import Metrics
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.poller import EventSource, Poller
 from gateway.poller import Metrics as PodMetrics
 from gateway.pulling import Pulling

@@ -29,7 +29,8 @@ from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.openai import BYTE_ORDER_MARK
 from gateway.placements import Placements
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.proxy import Attempt, Proxy, to_pod
 from gateway.retries import RetryBudget
 from gateway.sticky import Keeper, Responses, not_found

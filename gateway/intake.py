@@ -17,7 +17,7 @@ import structlog
 from gateway.agreement import Agreement, Disagreement, Matter
 from gateway.labelled import Count, Counter
 from gateway.metrics import Metrics
-from gateway.pods import EventStream, Pod
+from gateway.pod import EventStream, Pod
 from index import BlockStored, DecodeError, Publisher, RadixIndex, decode_batch
 
 _log = structlog.get_logger("gateway.events")

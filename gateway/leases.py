@@ -14,7 +14,8 @@ from index import Counted
 from scorers import Answer, Timed
 
 if TYPE_CHECKING:
-    from gateway.pods import Pod, PodTable
+    from gateway.pod import Pod
+    from gateway.pods import PodTable
 
 
 class Predicted(Struct, frozen=True):

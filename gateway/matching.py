@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt
 from index import Arrival, Cached, Publisher, RadixIndex
 

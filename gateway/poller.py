@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from config.addresses import join_address, tcp_address
 from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected
-from gateway.pods import Adapters, Load, Model
+from gateway.pod import Adapters, Load, Model
 from gateway.progress import Work
 from gateway.pull_counters import parse_cache_info
 from gateway.upstream import PodApi, decoded

@@ -13,7 +13,8 @@ from typing import Literal
 
 from config.schema import P2P
 from gateway.metrics import Metrics
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.pulls import Pulls
 from scorers import Rank
 

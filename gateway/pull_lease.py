@@ -15,7 +15,8 @@ from index import Arrival
 from scorers import Timed
 
 if TYPE_CHECKING:
-    from gateway.pods import Pod, PodTable
+    from gateway.pod import Pod
+    from gateway.pods import PodTable
 
 
 class Pull(NamedTuple):

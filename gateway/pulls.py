@@ -20,7 +20,8 @@ from gateway.hanging import Hanging
 from gateway.leases import Lease
 from gateway.metrics import Metrics, Record
 from gateway.pairs import Pair, Why
-from gateway.pods import Load, Pod, PodTable
+from gateway.pod import Load, Pod
+from gateway.pods import PodTable
 from gateway.retries import RetryBudget
 from gateway.unreported import Unreported
 from gateway.watchdog import Bounds, Margin, Seen, Watch, patience_s

@@ -12,7 +12,8 @@ import msgspec
 from config.addresses import join_address
 from gateway.in_flight import InFlight
 from gateway.metrics import TIER_NAMES
-from gateway.pods import Model, Pod, PodTable
+from gateway.pod import Model, Pod
+from gateway.pods import PodTable
 from index import Publisher, RadixIndex
 from scorers import Costs
 

@@ -18,7 +18,8 @@ import msgspec
 import structlog
 
 from gateway.metrics import Metrics
-from gateway.pods import PodTable, Restored
+from gateway.pod import Restored
+from gateway.pods import PodTable
 from index import Loader, Publisher, RadixIndex, SnapshotError, dump
 
 _log = structlog.get_logger("gateway.snapshot")

@@ -16,7 +16,8 @@ from gateway.decision import Ask
 from gateway.errors import NoPodReady, ResponseNotFound
 from gateway.front.request import Request
 from gateway.gate import require_model
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 
 _MOST = 100_000  # some 30 MB
 _LONGEST_ID = 128  # a client may choose its response's id

@@ -23,7 +23,7 @@ import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from gateway.intake import Intake, Turns
-from gateway.pods import EventStream, Pod
+from gateway.pod import EventStream, Pod
 from gateway.poller import EventSource
 from index import Action
 from index import Sequence as SequenceNumbers

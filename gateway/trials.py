@@ -22,7 +22,8 @@ from gateway.errors import PodError, PodRejected, PodTimeout
 from gateway.inject import kv_transfer_params, remote_kv_source
 from gateway.metrics import Metrics
 from gateway.pairs import Pair
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.poller import Poller
 from gateway.pulls import Pulls
 from gateway.tokens import TokenIds

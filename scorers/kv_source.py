@@ -101,7 +101,8 @@ def none_leads(block_size: int, candidates: Sequence[Candidate], chosen: Candida
     most = max(map(pullable_tokens, candidates))
     if not most:
         return "no-holder"
-    return "self" if pullable_tokens(chosen) + block_size >= most else "below-floor"
+    own = pullable_tokens(chosen)
+    return "self" if own and own + block_size >= most else "below-floor"
 
 
 def same_engine(source: Candidate, chosen: Candidate) -> bool:

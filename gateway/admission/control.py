@@ -24,7 +24,8 @@ from gateway.drain import Drain
 from gateway.errors import GatewayError, NotAdmitted, Rejection
 from gateway.front.request import Request
 from gateway.metrics import Metrics
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 
 _LOOK_S = 1.0
 _SOON_S = 0.001  # timers may ring a little early

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.errors import PodError, PodRejected
 from gateway.openai import Peek
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.pod_backend import PodBackend, Unanswered, tokenize
 from gateway.tokens.questions import body_key, text_question
 from gateway.upstream import PodApi, decoded

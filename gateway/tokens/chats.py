@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.openai import Peek, PromptKind
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens import anthropic, embeddings, responses
 from gateway.tokens.asking import Asking, Keyed
 from gateway.tokens.chat import ChatFields

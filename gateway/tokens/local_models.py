@@ -19,7 +19,7 @@ import structlog
 
 from config.schema import Tokens
 from gateway.openai import Peek
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.chat import EngineChat
 from gateway.tokens.hub import fetch
 from gateway.tokens.local import Local, LocalTokenizer

@@ -23,7 +23,7 @@ from config.schema import Breaker as BreakerConfig
 from config.schema import Tokens
 from gateway.breaker import Breaker, State
 from gateway.errors import PodError, PodRejected, PodTimeout
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.prompt import TokenIds
 from gateway.tokens.refusal import Reason
 from gateway.upstream import PodApi, decoded

@@ -8,7 +8,7 @@ from __future__ import annotations
 import xxhash
 
 from gateway.openai import Peek
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.prompt import Prompt
 from gateway.tokens.questions import given
 

@@ -19,7 +19,7 @@ from config.schema import Breaker, Tokens
 from gateway.breaker import State
 from gateway.metrics import Metrics
 from gateway.openai import BYTE_ORDER_MARK, Peek, PromptKind
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.abilities import Abilities
 from gateway.tokens.asking import Asking
 from gateway.tokens.chat import ChatFields

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.pods import EventStream
+from gateway.pod import EventStream
 from index import Action, Event, Sequence
 from loadgen.sim.clock import Clock
 from loadgen.workload.datasets.distributions import Seconds, check_range, draw_seconds

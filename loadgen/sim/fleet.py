@@ -9,7 +9,8 @@ from typing import Final
 from config.schema import Breaker, PodConfig, Poll
 from gateway.decision import Ask, Decider, Decision
 from gateway.openai import Peek
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import BlockStored, Event, Publisher, RadixIndex, Tier
 from loadgen.profile import PodProfile

@@ -11,7 +11,8 @@ from typing import Final
 from config.schema import Breaker, Config, PodConfig
 from gateway.decision import Ask, Decider
 from gateway.openai import Peek
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import BlockStored, Publisher, RadixIndex, Tier
 from scorers import Costs, PlacementRequest, Prefill, Pull, place

@@ -2,7 +2,8 @@
 
 from config.load import decode
 from gateway.metrics import Metrics, Record
-from gateway.pods import Model, Pod, PodTable
+from gateway.pod import Model, Pod
+from gateway.pods import PodTable
 from index import Publisher, RadixIndex
 
 _OF_EVENTS = ("applied", "gap", "duplicate")

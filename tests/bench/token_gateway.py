@@ -14,7 +14,8 @@ import msgspec
 from config.schema import Breaker, PodConfig, Tokens
 from gateway.metrics import Metrics
 from gateway.openai import Peek, peek
-from gateway.pods import Model, Pod, PodTable
+from gateway.pod import Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, Tokenizer
 from gateway.upstream import PodApi
 from index import RadixIndex

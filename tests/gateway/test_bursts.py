@@ -12,7 +12,8 @@ from config.schema import P2P, Breaker, Placement, PodConfig
 from gateway.decision import Ask, Decider, Decision
 from gateway.leases import Lease
 from gateway.openai import Peek
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import BlockStored, RadixIndex, Tier
 from scorers import Costs, Priors, Pull, TokenLoad

@@ -11,7 +11,8 @@ import pytest
 from config.schema import P2P, Breaker, Placement, PodConfig
 from gateway.decision import Ask, Decider, Decision
 from gateway.openai import Peek
-from gateway.pods import Adapters, Load, Model, Pod, PodTable
+from gateway.pod import Adapters, Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import RadixIndex
 from scorers import (

@@ -14,7 +14,8 @@ from gateway.decision import Ask, Decider, Decision
 from gateway.explained import explanation
 from gateway.forecasts import first_token_s
 from gateway.openai import Peek
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import BlockStored, RadixIndex, Tier
 from scorers import (

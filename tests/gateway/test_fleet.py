@@ -11,7 +11,8 @@ import gateway.fleet
 from config.schema import P2P, Breaker, PodConfig, Poll
 from gateway.fleet import Fleet
 from gateway.metrics import Metrics
-from gateway.pods import Pod, PodTable
+from gateway.pod import Pod
+from gateway.pods import PodTable
 from gateway.poller import EventSource, Poller
 from gateway.pulling import Pulling
 from gateway.upstream import PodApi

@@ -10,7 +10,8 @@ from hypothesis import given
 from config.schema import Breaker, PodConfig
 from gateway.in_flight import InFlight
 from gateway.leases import Lease, Predicted
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.pull_lease import Pull
 from index import Arrival, Cached, Publisher, block_keys, root_key
 from index.expected import TTL_S

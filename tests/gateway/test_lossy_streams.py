@@ -15,7 +15,8 @@ from gateway.decision import Ask, Decider
 from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.openai import Peek
-from gateway.pods import Load, Model, Pod, PodTable
+from gateway.pod import Load, Model, Pod
+from gateway.pods import PodTable
 from gateway.tokens import Prompt, TokenIds
 from index import Action, Counted, Publisher, RadixIndex
 from index import Sequence as SequenceNumbers

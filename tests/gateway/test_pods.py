@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from config.schema import Breaker, PodConfig
-from gateway.pods import EventStream, Load, Model, Pod, PodTable
+from gateway.pod import EventStream, Load, Model, Pod
+from gateway.pods import PodTable
 from index import Cached, Publisher, Sequence
 
 BASE = {"base": Model("base", "base"), "poet": Model("poet", "poet", adapter=True)}

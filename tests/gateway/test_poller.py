@@ -6,7 +6,7 @@ import pytest
 
 from config.schema import PodConfig, Poll
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable, PodUnreachable
-from gateway.pods import Adapters, Load
+from gateway.pod import Adapters, Load
 from gateway.poller import EventSource, Poller, parse_metrics
 from gateway.progress import Work
 from gateway.upstream import PodApi

@@ -19,7 +19,7 @@ from config.presets import PRESETS
 from gateway import cli
 from gateway.decision import Decision
 from gateway.explained import explanation
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens import Prompt
 from scorers import AnyFilter, AnyPicker, AnyScorer, Candidate, ExpectedTtft, MaxScore, PlacementRequest, place
 from tests.observe.files import labels_by_name

@@ -132,6 +132,11 @@ def test_who_is_about_to_hold_it_does_not_pull_it() -> None:
     assert ExpectedSource().choose(asked(), [here, peer], here).reason == "below-floor"
 
 
+def test_who_holds_nothing_is_no_source_of_its_own() -> None:
+    here, peer = pod("a"), pod("b", 1)  # which is less than a block
+    assert ExpectedSource().choose(asked(), [here, peer], here).reason == "below-floor"
+
+
 def test_foresight_makes_a_pull_pay_sooner_where_others_wait() -> None:
     waiting = {"in_flight_requests": 6, "in_flight_unanswered": 6, "in_flight_tokens": 60}
     here, peer = pod("a", **waiting), pod("b", 960)

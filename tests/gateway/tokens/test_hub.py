@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 READ = """
 import sys
 from config.schema import PodConfig, Breaker, Tokens
-from gateway.pods import Pod
+from gateway.pod import Pod
 from gateway.tokens.local_models import load
 pod = Pod(PodConfig(url="http://10.0.0.1:8000"), p2p=None, breaker=Breaker())
 tokenizer = load(Tokens(path="org/name"), "model", pod)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from config.schema import Breaker, PodConfig, Tokens
 from gateway.errors import PodRejected, PodTimeout, PodUnavailable
-from gateway.pods import Model, Pod
+from gateway.pod import Model, Pod
 from gateway.tokens.pod_backend import PodBackend, Unanswered, tokenize
 from gateway.upstream import PodApi
 from tests.gateway.fleet import until

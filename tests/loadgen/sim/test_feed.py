@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pods import EventStream
+from gateway.pod import EventStream
 from index import BlockRemoved, Event
 from loadgen.sim import feed as module
 from loadgen.sim.clock import Clock
