@@ -78,8 +78,9 @@ class Decision(Struct, frozen=True):
 
     `uncached_tokens` and `uncached_square` are what the pod is expected to have to compute (see `leases.InFlight`), 0
     where no tokens are known. `prompts` are the keys of the blocks that it holds then. `expected_s` is when the first
-    token was expected as the source was chosen, 0.0 where nothing was, and `tried_s` what of it is for learning what a
-    pull costs. `salt`: what the body is to bring in the place of its own, to share nothing with what hangs at the pod.
+    token was expected as the source was chosen, 0.0 where that was not worked out, and `tried_s` what of it is for
+    learning what a pull costs. `salt`: what the body is to bring in the place of its own, to share nothing with what
+    hangs at the pod.
     """
 
     request: PlacementRequest
@@ -131,7 +132,8 @@ class Decision(Struct, frozen=True):
         """
         pull, source, costs = None, self.source, pods.costs
         chosen, tokens, lead = self.chosen, self.request.prompt_tokens, 0 if source is None else self.pulled_tokens
-        costs.expected(self.expected_s, self.tried_s)
+        if self.expected_s:
+            costs.expected(self.expected_s, self.tried_s)
         work = None
         if tokens and (streams or source is not None):
             work = timed(costs, chosen, tokens, (self.uncached_tokens, self.uncached_square), source, lead)

@@ -42,9 +42,10 @@ _ANSWERED: Final = 200
 _KNOWN: Final = 3.0
 """Pulls after which a pair's price is believed; before, a pull that seems dear may be tried."""
 
-_FIRST_TRIES_S: Final = 1.0
+MOST_TRIES_S: Final = 1.0
+"""What tries may cost beyond the cheapest expectation: this much at first and at most,"""
 _TRIES: Final = 0.005
-"""What tries may cost beyond the cheapest expectation: this much at first, and this share of all that was expected."""
+"""and this share of all that was expected."""
 
 _SLOWED: Final = 1.7
 """A link counts as slowed when pulls of the size of late have lately taken so many times as long as they usually do.
@@ -177,7 +178,7 @@ class Costs:
         self._answer = Fit(priors.answer, _ANSWERED)
         self._ranks: dict[Rank, Fit[Prefill]] = {}
         self._links: dict[Rank, dict[Rank, Link]] = {}  # by source, then consumer
-        self.allowance_s = _FIRST_TRIES_S
+        self.allowance_s = MOST_TRIES_S
         """What a pull may cost beyond the cheapest expectation, to learn what it costs. Never below 0."""
         self._noted: set[tuple[Rank, ...]] | None = None  # ranks and pairs that changed; None: nobody wants to know
 
@@ -219,7 +220,7 @@ class Costs:
     def expected(self, seconds: float, tried_s: float) -> None:
         """A request was placed with this expectation, `tried_s` of which are for trying what a pull costs. O(1)."""
         allowance_s = self.allowance_s + _TRIES * seconds
-        left = (allowance_s if allowance_s < _FIRST_TRIES_S else _FIRST_TRIES_S) - tried_s  # noqa: FURB136 - for speed
+        left = (allowance_s if allowance_s < MOST_TRIES_S else MOST_TRIES_S) - tried_s  # noqa: FURB136 - for speed
         self.allowance_s = left if left > 0.0 else 0.0  # noqa: FURB136 - likewise
 
     def computed(self, rank: Rank, terms: Prefill, seconds: float, now: float) -> None:

@@ -30,7 +30,7 @@ class SourceDecision(NamedTuple):
     source: Candidate | None
     reason: SourceReason
     expected_s: float = 0.0
-    """Seconds until the first token, as expected with it; 0.0: nothing was."""
+    """Seconds until the first token, as expected with it; 0.0: not worked out."""
     tried_s: float = 0.0
     """Seconds by which it is expected to be dearer than computing: it is named all the same, to learn what it costs."""
 

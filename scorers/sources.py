@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from scorers.base import Candidate, PlacementRequest
+from scorers.costs import MOST_TRIES_S
 from scorers.kv_source import SourceDecision, choose_source, none_leads, sample_source
 from scorers.ttft import FORESIGHT, PATIENCE, Factor, Forecast, holders_of, require_factors
 from scorers.work import alone_s
@@ -62,8 +63,11 @@ class ExpectedSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def _alone(request: PlacementRequest, candidates: Sequence[Candidate], chosen: Candidate) -> SourceDecision:
-    """Nobody has anything to offer."""
-    return SourceDecision(None, none_leads(request.block_size, candidates, chosen), alone_s(request, chosen))
+    """Nobody has anything to offer. What is expected then is left to who asks, unless it adds to the allowance."""
+    reason, costs = none_leads(request.block_size, candidates, chosen), request.costs
+    if costs is None or costs.allowance_s >= MOST_TRIES_S:  # as it nearly always is
+        return SourceDecision(None, reason)
+    return SourceDecision(None, reason, alone_s(request, chosen))
 
 
 AnySource = WeightedSampling | ExpectedSource

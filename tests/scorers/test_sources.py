@@ -104,9 +104,11 @@ def test_the_peer_is_named_with_which_the_first_token_comes_soonest_and_when() -
     assert found == (idle, "named", pytest.approx(0.297 + 0.2184), 0.0)
 
 
-def test_without_a_source_the_first_token_is_expected_as_well() -> None:
-    here = pod("a")
-    assert ExpectedSource().choose(asked(), [here], here) == (None, "no-holder", pytest.approx(2.1), 0.0)
+def test_without_a_source_the_first_token_is_expected_while_that_adds_to_the_allowance() -> None:
+    here, priors = pod("a"), Priors(prefill=PREFILL)
+    found = ExpectedSource().choose(asked(spent(priors)), [here], here)
+    assert found == (None, "no-holder", pytest.approx(2.1), 0.0)
+    assert ExpectedSource().choose(asked(Costs(priors)), [here], here) == (None, "no-holder", 0.0, 0.0)
 
 
 def test_a_pull_whose_price_nobody_knows_is_tried_and_what_it_costs_is_told() -> None:
