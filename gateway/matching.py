@@ -134,11 +134,16 @@ def match(
 
 def _sizes(model: str | None, pods: Sequence[Pod], index: RadixIndex) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
     """The model's namespaces on the pods, each with the block sizes of what is held there; and the largest of these."""
-    if model is None:
+    if model is None or not pods:
         return [], _DEFAULT_BLOCK_SIZE
+    first = pods[0].models[model].namespace
+    for pod in pods:
+        if pod.models[model].namespace != first:
+            break
+    else:  # as usual: one namespace
+        if held := index.block_sizes(first):
+            return [(first, held)], held[-1]
     namespaces = _namespaces(model, pods)
-    if len(namespaces) == 1 and (held := index.block_sizes(namespaces[0])):
-        return [(namespaces[0], held)], held[-1]
     sizes: list[tuple[str, tuple[int, ...]]] = []
     largest = 0
     for namespace in namespaces:
@@ -152,7 +157,7 @@ def _sizes(model: str | None, pods: Sequence[Pod], index: RadixIndex) -> tuple[l
 
 
 def _namespaces(model: str, pods: Sequence[Pod]) -> list[str]:
-    found: list[str] = []  # nearly always of one, so no set is made
+    found: list[str] = []
     for pod in pods:
         namespace = pod.models[model].namespace
         if namespace not in found:

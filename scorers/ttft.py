@@ -222,7 +222,9 @@ class Forecast:
             seconds = fixed + token * (tokens - held) + quadratic * (square - held * held)
             held_up = unanswered if unanswered < _MOST_HELD_UP else _MOST_HELD_UP  # noqa: FURB136 - for speed
             worth = _WORTH + foresight * (held_up + candidate.awaited)
-            if decoding := decoding_requests(candidate):
+            own, running = candidate.in_flight_requests, candidate.running  # as `decoding_requests`, without a call
+            decoding = (running if running is not None and running > own else own) - unanswered
+            if decoding:
                 wait += decode * decoding
                 worth += patience * decoding
                 slowed = for_decoding * decoding + slowed

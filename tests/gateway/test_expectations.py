@@ -93,6 +93,16 @@ def test_latency_prefers_the_pod_whose_first_token_is_expected_within_the_object
     assert decision.placed.scores["latency"][1] == pytest.approx(1 - soon)
 
 
+def test_what_a_request_would_compute_at_best_is_all_of_it_where_no_pod_is_ready() -> None:
+    two = Two(Placement(), P2P())
+    two.hold(0, PROMPT)
+    asked = Ask("r", Peek(model="m"), "m", Prompt((TokenIds("I", PROMPT),), "given"))
+    assert two.decider.uncached_at_best(asked) == 0
+    for pod in two.pods:
+        pod.left("for a test")
+    assert two.decider.uncached_at_best(asked) == len(PROMPT)
+
+
 def test_where_the_prompt_is_not_known_no_first_token_is_expected_anywhere() -> None:
     two = Two(Placement(scorers=(Latency(),)), P2P())
     two.busy(0, 20_000)
