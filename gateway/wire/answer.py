@@ -38,7 +38,7 @@ class Source(Protocol):
 class Answer:
     """Status, headers, and a body for one reader. A context manager: leaving it is `release`.
 
-    Of one that came whole, in one piece, its head's `shape` is known, and the `digits` of its length, as they came.
+    Of one whose head was plain its `shape` is known, and the `digits` of its length, as they came.
     """
 
     __slots__ = (
@@ -174,15 +174,17 @@ class Answer:
         waiter = self._waiter = self._source.loop.create_future()
         return waiter
 
-    def came_whole(self, shape: Shape, digits: bytes, body: bytes) -> None:
-        """All of it has arrived at once, and nobody has had anything of it yet."""
+    def began(self, shape: Shape, digits: bytes, body: bytes, *, whole: bool) -> None:
+        """A plain head has arrived, with the `whole` body or its beginning, of which nobody has had anything yet."""
         self.shape, self.digits = shape, digits
         self.status, self.reason = shape.status, shape.reason
         self.headers = shape.headers(digits)
-        if body:
+        self.complete = whole
+        if not whole and body:
+            self.feed(body)
+        elif body:
             self._pieces.append(body)
             self._held = len(body) + _PIECE_BYTES
-        self.complete = True
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         "_got",
         "_headers",
         "_keep",
+        "_missing",
         "_overhead",
         "_parked",
         "_parser",
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._parser = HttpResponseParser(self)
         self._seen = Seen()
         self._shape: Shape | None = None  # of the last answer that had one
+        self._missing = 0  # bytes of the body behind a head that the parser has not seen
         self._drained: asyncio.Future[None] | None = None  # None: the peer takes what is written
         self._region: asyncio.Timeout | None = None  # of an upload that the answer may cut short
 
@@ -199,7 +201,7 @@ class Connection(asyncio.Protocol):
         if answer is None:  # what nobody asked for would be taken for the next request's answer
             self._transport.abort()
             return
-        if not self.heard and self._came_whole(answer, data):
+        if (self._missing or not self.heard) and self._is_plain(answer, data):
             return
         self._overhead += len(data)
         fault: Exception | None = None
@@ -222,8 +224,11 @@ class Connection(asyncio.Protocol):
             answer.wake()
             self._cut_in()
 
-    def _came_whole(self, answer: Answer, data: bytes) -> bool:
-        """Whether these first bytes are an answer, all of it and nothing else, and plain; then it has been taken."""
+    def _is_plain(self, answer: Answer, data: bytes) -> bool:
+        """Whether these are a plain head and no more than its body, or more of that, which the parser never sees."""
+        if self._missing:
+            self._goes_on(answer, data)
+            return True
         self.heard = True
         if self._to_head:
             return False
@@ -235,18 +240,32 @@ class Connection(asyncio.Protocol):
             if shape is None or found is None or found[1] > self._bounds.head:
                 return False
         digits, begin = found
-        body = data[begin:]
-        if len(body) != int(digits):
+        missing = int(digits) - (len(data) - begin)
+        if missing < 0:  # something is behind the answer
             self._seen.missed()
             return False
         if shape is not self._shape:
             self._shape = shape
             self._seen.found()
-        answer.came_whole(shape, digits, body)
-        self._answer = None
         self._keep = True
-        self._done(clean=True)
+        self._missing = missing
+        answer.began(shape, digits, data[begin:], whole=not missing)
+        if missing:
+            self._cut_in()
+        else:
+            self._answer = None
+            self._done(clean=True)
         return True
+
+    def _goes_on(self, answer: Answer, data: bytes) -> None:
+        """More has come of the body behind a plain head."""
+        piece = data[: self._missing]
+        self._missing -= len(piece)
+        (answer.sink or answer.feed)(piece)
+        if self._missing:
+            answer.wake()
+        else:
+            self._finish(answer, clean=len(piece) == len(data))
 
     def eof_received(self) -> None:
         self._over(None)

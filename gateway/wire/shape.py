@@ -1,9 +1,9 @@
-"""Answers that came whole, in one piece, and can be read in one way only.
+"""Heads of answers that came in one piece, have a length, and can be read in one way only.
 
-Nearly all that is not a stream comes so: a head with a length, and as much of a body behind it. A peer's heads are the
-same from answer to answer but for that length, and once a second for a date. So what is before and behind the digits is
-parsed when it comes again, and as long as it stays the same, byte for byte, an answer is found by comparing it. Where
-every head is another one, as with an id of the peer's in it, it is soon hardly looked at any more.
+Nearly all that is not a stream comes so: a head with a length, and as much of a body behind it, at once or right after.
+A peer's heads are the same from answer to answer but for that length, and once a second for a date. So what is before
+and behind the digits is parsed when it comes again, and as long as it stays the same, byte for byte, a head is found by
+comparing it. Where every head is another one, as with an id of the peer's in it, it is soon hardly looked at any more.
 
 Plain are lines as `front.head` has them for requests: a token, a colon, one blank, a value without control characters
 that neither begins nor ends with a blank; one length, in digits; and nothing else that says where the body ends or what

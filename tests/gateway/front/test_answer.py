@@ -92,7 +92,7 @@ def whole(*headers: bytes, ours: dict[str, str] = OURS, last: bool = False, shap
     found = shape.cut(data)
     assert found is not None
     answer = Answer(cast("Any", None), 0)
-    answer.came_whole(shape, found[0], data[found[1] :])
+    answer.began(shape, found[0], data[found[1] :], whole=True)
     if not shaped:
         answer.shape = None
     return relayed(answer, ours, last=last)

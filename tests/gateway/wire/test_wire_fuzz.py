@@ -170,6 +170,67 @@ async def test_an_answer_that_looks_like_the_last_one_is_as_long_as_it_says(
             await answer.read()
 
 
+async def again(raw: bytes, cuts: Sequence[Sequence[int]]) -> list[tuple[int, list[tuple[bytes, bytes]], bytes]]:
+    """What one connection makes of the same bytes, sent as often as there are ways to cut them."""
+    parked: list[Connection] = []
+    connection, line = connected(parked)
+    found = []
+    for places in cuts:
+        asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+        await asyncio.sleep(0)
+        for part in cut(raw, places):
+            connection.data_received(part)
+            await asyncio.sleep(0)
+        answer = await asking
+        found.append((answer.status, answer.headers, await rest(answer)))
+        assert parked.pop() is connection
+    assert not line.aborted
+    return found
+
+
+@given(valid(), st.lists(st.lists(st.integers(0, 2000), max_size=3), min_size=1, max_size=8))
+def test_an_answer_that_comes_again_is_the_same_however_each_is_cut(
+    sent: tuple[bytes, list[tuple[bytes, bytes]], list[bytes]], cuts: list[list[int]]
+) -> None:
+    raw, headers, body = sent
+    assert asyncio.run(again(raw, cuts)) == [(200, headers, b"".join(body))] * len(cuts)
+
+
+@pytest.mark.parametrize("behind", [b"", b"!", OK])
+async def test_a_body_that_comes_behind_its_plain_head_ends_where_that_says(behind: bytes) -> None:
+    parked: list[Connection] = []
+    connection, line = connected(parked)
+    head, answers = OK[:-2], []
+    for parts in ([OK], [OK], [head, b"o", b"k" + behind]):
+        asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+        await asyncio.sleep(0)
+        parked.clear()
+        for part in parts:
+            connection.data_received(part)
+        answers.append(await asking)
+    assert [await rest(answer) for answer in answers] == [b"ok"] * 3
+    assert (answers[2].shape is not None, parked == [connection], line.aborted) == (True, not behind, bool(behind))
+
+
+async def test_who_does_not_take_a_body_behind_a_plain_head_holds_up_the_peer() -> None:
+    parked: list[Connection] = []
+    connection, line = connected(parked, head=1000, behind=1000)
+    sent = OK.replace(b": 2", b": 3000")
+    for _ in range(3):
+        asking = asyncio.ensure_future(connection.exchange(b"", b"", length=None, to_head=False))
+        await asyncio.sleep(0)
+        connection.data_received(sent)
+        answer = await asking
+        connection.data_received(b"x" * 1500)
+        assert line.held_up
+        assert await answer.read() == b"ok"
+        assert await answer.read() == b"x" * 1500
+        assert not line.held_up
+        connection.data_received(b"x" * 1498)
+        assert len(await rest(answer)) == 1498
+    assert answer.shape is not None
+
+
 async def test_the_bound_of_a_head_does_not_count_what_comes_after_it() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: "
     outcome = await played([head + b"x" * (996 - len(head)) + b"\r\n\r\n", b"5", b"\r\n", b"hello\r\n0\r\n\r\n"])
