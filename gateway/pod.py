@@ -192,6 +192,7 @@ class Pod:
         self.state, self.reason = "down", reason
         self.load = {}
         self.streams = {rank: EventStream() for rank in self.ranks}
+        self.rows = []  # they have the streams of before
         self.stalled = False
 
     def suspected(self) -> None:

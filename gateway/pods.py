@@ -99,18 +99,15 @@ class PodTable:
         A pod with as many requests as it may have serves no more. `model` None: any; `only`: no others than these.
         """
         now = self.clock() if now is None else now
-        ready, sound = [], True
-        for pod in self._pods.values():
-            if pod.state != "ready" or (model is not None and model not in pod.models) or pod.name in excluded:
-                continue
-            if only is not None and pod.name not in only:
-                continue
-            if self._max_requests is not None and pod.requests >= self._max_requests:
-                continue
-            ready.append(pod)
+        ready = self.ready_for(model, only)
+        if excluded:
+            ready = [pod for pod in ready if pod.name not in excluded]
+        if self._max_requests is not None:
+            ready = [pod for pod in ready if pod.requests < self._max_requests]
+        for pod in ready:  # nearly always nothing is wrong with any, and nobody has to be left out
             if pod.suspect or pod.stalled or not (pod.breaker.closed or pod.breaker.admits(now)):
-                sound = False
-        if sound:  # as nearly always: nobody has to be left out
+                break
+        else:
             return ready
         admitted = [p for p in ready if p.breaker.admits(now)]
         return [p for p in admitted if not (p.suspect or p.stalled)] or admitted or ready
